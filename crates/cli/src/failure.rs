@@ -130,14 +130,14 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Problem;
+    use malote_wire_native::problem::ProblemBody;
 
     #[test]
     fn codes_follow_the_table() {
         let refused = |status| {
-            anyhow::Error::new(ApiError::Refused(Box::new(Problem {
+            anyhow::Error::new(ApiError::Refused(Box::new(ProblemBody {
                 status,
-                ..Problem::default()
+                ..ProblemBody::default()
             })))
         };
         assert_eq!(code(&refused(404)), 3);

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use malote_model::QueueName;
+use malote_wire_native::about::HealthReport;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::api::{Api, ApiError, words};
+use crate::api::{Api, ApiError};
 use crate::args::{Remote, queue_name};
 use crate::failure::Failure;
 use crate::output::Facts;
@@ -40,7 +41,7 @@ impl Health {
             let (ready, said) = ready(&api, wait).await?;
             let queues =
                 if ready && !only_ready { Some(api.health(queue.as_ref()).await?) } else { None };
-            let report = HealthReport { ready, said: said.trim().to_owned(), queues };
+            let report = ServerHealth { ready, said: said.trim().to_owned(), queues };
             out.one(&report)?;
             match &report.queues {
                 Some(health) if health.status == "OK" => Ok(()),
@@ -68,22 +69,22 @@ async fn ready(api: &Api, wait: Duration) -> Result<(bool, String), ApiError> {
 }
 
 #[derive(Serialize)]
-struct HealthReport {
+struct ServerHealth {
     ready: bool,
     #[serde(skip)]
     said: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    queues: Option<words::Health>,
+    queues: Option<HealthReport>,
 }
 
-impl Facts for HealthReport {
+impl Facts for ServerHealth {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let ready = match self.ready {
             true => "yes".to_owned(),
             false => format!("no: {}", self.said.replace('\n', ", ")),
         };
         let mut facts = vec![("ready", ready)];
-        if let Some(words::Health { status, message, message_count }) = &self.queues {
+        if let Some(HealthReport { status, message, message_count }) = &self.queues {
             facts.push(("queues", status.clone()));
             if let Some(message) = message {
                 facts.push(("because", message.clone()));

@@ -1,12 +1,12 @@
 //! How messages are shown.
 
-use std::borrow::Cow;
-
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use malote_wire_native::PropertyMap;
+use malote_wire_native::body::BodyContent;
+use malote_wire_native::dead_letter::RedriveResult;
+use malote_wire_native::message::{ReceivedMessage, SentMessage};
+use malote_wire_native::queue::RemovedCount;
 use serde_json::Value;
 
-use crate::api::words::{Received, Redriven, Removed, SentOne};
 use crate::output::{Facts, Format, Output, Row};
 use crate::when;
 
@@ -23,19 +23,19 @@ pub(crate) struct Raw {
 
 impl Raw {
     /// Writes a part of a list.
-    pub(crate) fn more(self, out: &mut Output, messages: &[Received]) -> anyhow::Result<()> {
+    pub(crate) fn more(self, out: &mut Output, messages: &[ReceivedMessage]) -> anyhow::Result<()> {
         if !self.raw {
             return out.more(messages);
         }
         for message in messages {
-            out.bytes(&message.bytes())?;
+            out.bytes(&message.body_bytes())?;
             out.bytes(b"\n")?;
         }
         Ok(())
     }
 
     /// Writes a complete list.
-    pub(crate) fn list(self, out: &mut Output, messages: &[Received]) -> anyhow::Result<()> {
+    pub(crate) fn list(self, out: &mut Output, messages: &[ReceivedMessage]) -> anyhow::Result<()> {
         if self.raw || out.format() != Format::Json {
             self.more(out, messages)
         } else {
@@ -44,32 +44,23 @@ impl Raw {
     }
 }
 
-impl Received {
-    pub(crate) fn bytes(&self) -> Cow<'_, [u8]> {
-        match (&self.body, &self.body_base64) {
-            (Some(text), _) => Cow::Borrowed(text.as_bytes()),
-            (None, Some(text)) => Cow::Owned(STANDARD.decode(text).unwrap_or_default()),
-            (None, None) => Cow::Borrowed(&[]),
-        }
+/// The body on one line. A binary body that is UTF-8 is shown as text: Service Bus clients send text as bytes.
+fn body_line(message: &ReceivedMessage, chars_max: usize) -> String {
+    if message.damaged {
+        return "(damaged on disk)".to_owned();
     }
-
-    /// The body on one line. A binary body that is UTF-8 is shown as text: Service Bus clients send text as bytes.
-    fn body_line(&self, chars_max: usize) -> String {
-        if self.damaged {
-            return "(damaged on disk)".to_owned();
-        }
-        let bytes = self.bytes();
-        let text = match std::str::from_utf8(&bytes) {
-            Ok(text) if self.body.is_some() || !text.contains(is_binary) => text,
-            _ => return format!("({} of binary)", when::bytes(bytes.len() as u64)),
-        };
-        let mut shown: String =
-            text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
-        if text.chars().nth(chars_max).is_some() {
-            shown.push('…');
-        }
-        shown
+    let bytes = message.body_bytes();
+    let is_text = message.body.as_ref().and_then(BodyContent::as_text).is_some();
+    let text = match std::str::from_utf8(&bytes) {
+        Ok(text) if is_text || !text.contains(is_binary) => text,
+        _ => return format!("({} of binary)", when::bytes(bytes.len() as u64)),
+    };
+    let mut shown: String =
+        text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(chars_max).is_some() {
+        shown.push('…');
     }
+    shown
 }
 
 /// Control characters that do not occur in text.
@@ -81,12 +72,12 @@ fn or_dash(text: &Option<String>) -> String {
     text.clone().unwrap_or_else(|| "-".to_owned())
 }
 
-impl Row for Received {
+impl Row for ReceivedMessage {
     const HEAD: &'static [&'static str] = &["SEQ", "ID", "SESSION", "STATE", "FAILED", "BODY"];
 
     fn row(&self) -> Vec<String> {
         let state = match (&self.state, &self.lease) {
-            (Some(state), _) => state.clone(),
+            (Some(state), _) => state.to_string(),
             (None, Some(_)) => "leased".to_owned(),
             (None, None) => "-".to_owned(),
         };
@@ -96,7 +87,7 @@ impl Row for Received {
             or_dash(&self.session),
             state,
             self.failed.to_string(),
-            self.body_line(BODY_CHARS_MAX),
+            body_line(self, BODY_CHARS_MAX),
         ]
     }
 
@@ -105,13 +96,12 @@ impl Row for Received {
     }
 }
 
-impl Facts for Received {
+impl Facts for ReceivedMessage {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let mut facts = vec![("seq", self.seq.to_string())];
         let texts = [
             ("id", &self.id),
             ("session", &self.session),
-            ("state", &self.state),
             ("key", &self.key),
             ("subject", &self.subject),
             ("to", &self.to),
@@ -123,6 +113,11 @@ impl Facts for Received {
         for (name, text) in texts {
             if let Some(text) = text {
                 facts.push((name, text.clone()));
+            }
+            if name == "session"
+                && let Some(state) = &self.state
+            {
+                facts.push(("state", state.to_string()));
             }
         }
         let times = [("sent", self.enqueued_at), ("due", self.due), ("lease ends", self.until)];
@@ -146,16 +141,16 @@ impl Facts for Received {
             let times = when::count(death.count.into(), "time");
             facts.push(("died", format!("{} in {}, {times}", death.reason, death.from)));
         }
-        for (name, value) in self.properties.iter().flat_map(|properties| &properties.0) {
-            let value = readable(serde_json::from_str(value.get()).unwrap_or_default());
-            match (name.as_str(), value) {
+        for (name, value) in self.properties.iter().flat_map(PropertyMap::json_texts) {
+            let value = readable(serde_json::from_str(&value).unwrap_or_default());
+            match (&*name, value) {
                 ("malote-history", Value::Array(attempts)) => {
                     facts.extend(attempts.iter().map(|one| ("attempt", attempt(one))));
                 }
                 (_, value) => facts.push(("property", format!("{name} = {value}"))),
             }
         }
-        facts.push(("body", self.body_line(usize::MAX)));
+        facts.push(("body", body_line(self, usize::MAX)));
         facts
     }
 
@@ -192,7 +187,7 @@ fn attempt(entry: &Value) -> String {
     )
 }
 
-impl Row for SentOne {
+impl Row for SentMessage {
     const HEAD: &'static [&'static str] = &["SEQ", "ID"];
 
     fn row(&self) -> Vec<String> {
@@ -204,7 +199,7 @@ impl Row for SentOne {
     }
 }
 
-impl Facts for SentOne {
+impl Facts for SentMessage {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let mut facts = vec![("seq", self.seq.to_string()), ("id", self.id.clone())];
         if let Some(copies) = self.copies {
@@ -218,7 +213,7 @@ impl Facts for SentOne {
     }
 }
 
-impl Facts for Removed {
+impl Facts for RemovedCount {
     fn facts(&self) -> Vec<(&'static str, String)> {
         vec![("removed", self.removed.to_string())]
     }
@@ -228,7 +223,7 @@ impl Facts for Removed {
     }
 }
 
-impl Facts for Redriven {
+impl Facts for RedriveResult {
     fn facts(&self) -> Vec<(&'static str, String)> {
         vec![("moved", self.moved.to_string()), ("left", self.left.to_string())]
     }
@@ -245,7 +240,7 @@ mod tests {
     #[test]
     fn the_history_of_a_message_is_readable() {
         let line = r#"{"seq":1,"receives":1,"failed":1,"properties":{"malote-history":[{"attempt":1,"at":{"$type":"timestamp","value":1700000000123},"took_ms":5,"worker":"w","error":"no"}],"small":{"$type":"i8","value":2}}}"#;
-        let message: Received = serde_json::from_str(line).unwrap();
+        let message: ReceivedMessage = serde_json::from_str(line).unwrap();
         let facts = Facts::facts(&message);
         let attempt = facts.iter().find(|(name, _)| *name == "attempt").unwrap();
         assert_eq!(attempt.1, "1 at 2023-11-14T22:13:20Z, 5 ms, worker w: no");
@@ -254,18 +249,23 @@ mod tests {
 
     #[test]
     fn a_body_is_one_line_and_ends() {
-        let body = |text: &str| Received { body: Some(text.into()), ..Received::default() };
-        assert_eq!(body("a\nb\tc").body_line(10), "a b c");
-        assert_eq!(body("ééééé").body_line(3), "ééé…");
-        let binary = Received { body_base64: Some("AP8=".into()), ..Received::default() };
+        let body = |text: &str| ReceivedMessage {
+            body: Some(BodyContent::text(text)),
+            ..ReceivedMessage::default()
+        };
+        assert_eq!(body_line(&body("a\nb\tc"), 10), "a b c");
+        assert_eq!(body_line(&body("ééééé"), 3), "ééé…");
+        let binary =
+            ReceivedMessage { body_base64: Some("AP8=".into()), ..ReceivedMessage::default() };
         assert_eq!(
-            (binary.body_line(10), &binary.bytes()[..]),
+            (body_line(&binary, 10), &binary.body_bytes()[..]),
             ("(2 B of binary)".into(), &[0, 255][..])
         );
-        let text = Received { body_base64: Some("aGVsbG8=".into()), ..Received::default() };
-        assert_eq!(text.body_line(10), "hello", "UTF-8 from a Service Bus client");
+        let text =
+            ReceivedMessage { body_base64: Some("aGVsbG8=".into()), ..ReceivedMessage::default() };
+        assert_eq!(body_line(&text, 10), "hello", "UTF-8 from a Service Bus client");
         assert_eq!(
-            Received { damaged: true, ..Received::default() }.body_line(5),
+            body_line(&ReceivedMessage { damaged: true, ..ReceivedMessage::default() }, 5),
             "(damaged on disk)"
         );
     }

@@ -6,9 +6,11 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use malote_model::{QueueName, SessionId, limits};
+use malote_wire_native::message::ReceivedMessage;
+use malote_wire_native::receive::ReceiveRequest;
+use malote_wire_native::session::{AcceptRequest, HeldSession};
 
-use crate::api::words::{Accept, Held, Received};
-use crate::api::{Api, words};
+use crate::api::Api;
 use crate::args::{Remote, interrupted, queue_name, session_id};
 use crate::failure::Failure;
 use crate::message::Raw;
@@ -130,7 +132,7 @@ impl Receive {
         &self,
         api: &Api,
         out: &mut Output,
-        held: &mut Option<Held>,
+        held: &mut Option<HeldSession>,
     ) -> anyhow::Result<()> {
         let max = self.max.unwrap_or(if self.follow { u64::MAX } else { 1 });
         // Messages are written and settled as they arrive, before a lock expires. A JSON document has to be written at
@@ -197,17 +199,22 @@ impl Receive {
     }
 
     /// A table shows what the command does to the messages. Programs get the messages as the server sent them.
-    fn with_state<'a>(&self, out: &Output, messages: &'a [Received]) -> Cow<'a, [Received]> {
+    fn with_state<'a>(
+        &self,
+        out: &Output,
+        messages: &'a [ReceivedMessage],
+    ) -> Cow<'a, [ReceivedMessage]> {
         if out.format() != Format::Table {
             return Cow::Borrowed(messages);
         }
-        let state = Some(self.end.state().to_owned());
-        let with_state = |message: &Received| Received { state: state.clone(), ..message.clone() };
+        let state = Some(Cow::Borrowed(self.end.state()));
+        let with_state =
+            |message: &ReceivedMessage| ReceivedMessage { state: state.clone(), ..message.clone() };
         messages.iter().map(with_state).collect()
     }
 
     /// Renews the session lock if it would expire during the next wait and settlement.
-    async fn keep_hold(&self, api: &Api, held: &mut Held) -> anyhow::Result<()> {
+    async fn keep_hold(&self, api: &Api, held: &mut HeldSession) -> anyhow::Result<()> {
         let wait = if self.follow && self.session.is_some() { HELD_WAIT_MS } else { 0 };
         if held.until.saturating_sub(when::now()) < wait + HOLD_MARGIN_MS {
             held.until = api.renew(&self.queue, held, self.lock.map(when::ms)).await?;
@@ -215,8 +222,8 @@ impl Receive {
         Ok(())
     }
 
-    async fn accept(&self, api: &Api) -> anyhow::Result<Option<Held>> {
-        let asked = Accept {
+    async fn accept(&self, api: &Api) -> anyhow::Result<Option<HeldSession>> {
+        let asked = AcceptRequest {
             session: self.session.as_ref().map(|id| id.as_str().to_owned()),
             wait_ms: self.wait_ms(),
             lock_ms: self.lock.map(when::ms),
@@ -229,9 +236,9 @@ impl Receive {
         api: &Api,
         max: u64,
         taken: u64,
-        held: Option<&Held>,
-    ) -> anyhow::Result<Vec<Received>> {
-        let asked = words::Receive {
+        held: Option<&HeldSession>,
+    ) -> anyhow::Result<Vec<ReceivedMessage>> {
+        let asked = ReceiveRequest {
             max: max.min(limits::RECEIVE_BATCH_MAX as u64) as u32,
             // Only the first message is waited for, or --max 100 would wait for the 100th. A session that was
             // accepted because it has messages needs no wait.
@@ -243,11 +250,12 @@ impl Receive {
             },
             lock_ms: self.lock.map(when::ms),
             session_token: held.map(|held| held.token.clone()),
+            ..ReceiveRequest::default()
         };
         Ok(api.receive(&self.queue, &asked).await?)
     }
 
-    async fn end(&self, api: &Api, messages: &[Received]) -> anyhow::Result<()> {
+    async fn end(&self, api: &Api, messages: &[ReceivedMessage]) -> anyhow::Result<()> {
         let Some(how) = self.end.how(&self.text) else { return Ok(()) };
         let leases: Vec<String> = messages.iter().filter_map(|m| m.lease.clone()).collect();
         settle(api, &self.queue, leases, &how).await
@@ -257,7 +265,7 @@ impl Receive {
         if self.follow { limits::RECEIVE_WAIT_MS_MAX } else { when::ms(self.wait) }
     }
 
-    fn nothing(&self, held: Option<&Held>) -> String {
+    fn nothing(&self, held: Option<&HeldSession>) -> String {
         let wait = when::shown_ms(when::ms(self.wait));
         match held {
             Some(held) => format!("session `{}` has no messages to receive", held.session),

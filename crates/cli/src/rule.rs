@@ -1,12 +1,13 @@
 //! `malote rule …`: filters as flags, and testing a rule on a message.
 
 use clap::ValueEnum;
-use serde_json::value::RawValue;
+use malote_model::Value as PropertyValue;
+use malote_wire_native::PropertyMap;
+use malote_wire_native::body::BodyContent;
+use malote_wire_native::rule::{NamedRule, RuleFilter, RuleTest, RuleTestResult, SqlSource};
 use serde_json::{Map, Value, json};
 
 use crate::api::Api;
-use crate::api::topics::{NamedRule, RuleTest, RuleTested};
-use crate::api::words::raw_text;
 use crate::args::noun;
 use crate::failure::Failure;
 use crate::output::{Facts, Output};
@@ -42,7 +43,7 @@ pub(crate) struct FilterArgs {
     pattern: Option<String>,
     /// Match a property: NAME=TEXT, NAME:=JSON, or NAME if any value matches
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header, group = "filter", help_heading = "Rule")]
-    headers: Vec<(String, Box<RawValue>)>,
+    headers: Vec<(String, PropertyValue)>,
     /// How many of the headers must match
     #[arg(
         long = "match",
@@ -54,13 +55,13 @@ pub(crate) struct FilterArgs {
     mode: Option<Match>,
     /// Match a field: FIELD=TEXT with id, subject, to, key, session, correlation_id …, or property.NAME=TEXT
     #[arg(long = "where", value_name = "FIELD=VALUE", value_parser = property, group = "filter", help_heading = "Rule")]
-    fields: Vec<(String, Box<RawValue>)>,
+    fields: Vec<(String, PropertyValue)>,
     /// Match messages for which this SQL condition is true
     #[arg(long, value_name = "TEXT", group = "filter", help_heading = "Rule")]
     sql: Option<String>,
     /// Parameter in --sql or --action: @NAME=TEXT or @NAME:=JSON
     #[arg(long = "param", value_name = "@NAME=VALUE", value_parser = property, help_heading = "Rule")]
-    params: Vec<(String, Box<RawValue>)>,
+    params: Vec<(String, PropertyValue)>,
     /// Match no message
     #[arg(long, group = "filter", help_heading = "Rule")]
     nothing: bool,
@@ -73,18 +74,19 @@ pub(crate) struct FilterArgs {
 }
 
 /// `NAME=TEXT`, `NAME:=JSON`, or `NAME` alone.
-fn header(text: &str) -> Result<(String, Box<RawValue>), String> {
+fn header(text: &str) -> Result<(String, PropertyValue), String> {
     match text.contains('=') {
         true => property(text),
-        false => Ok((text.to_owned(), RawValue::NULL.to_owned())),
+        false => Ok((text.to_owned(), PropertyValue::Null)),
     }
 }
 
-fn map(pairs: &[(String, Box<RawValue>)]) -> anyhow::Result<Map<String, Value>> {
-    let read = |(name, value): &(String, Box<RawValue>)| {
-        Ok((name.clone(), serde_json::from_str(value.get())?))
-    };
-    pairs.iter().map(read).collect()
+fn map(pairs: &[(String, PropertyValue)]) -> anyhow::Result<Map<String, Value>> {
+    let properties = PropertyMap(pairs.iter().cloned().collect());
+    Ok(match serde_json::to_value(properties)? {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    })
 }
 
 impl FilterArgs {
@@ -99,7 +101,7 @@ impl FilterArgs {
     }
 
     /// The filter and the action in the format of the API.
-    pub(crate) fn rule(&self) -> anyhow::Result<(Value, Option<Value>)> {
+    pub(crate) fn rule(&self) -> anyhow::Result<(RuleFilter, Option<SqlSource>)> {
         let filter = if let Some(key) = &self.key {
             json!({"key": key})
         } else if let Some(pattern) = &self.pattern {
@@ -127,13 +129,15 @@ impl FilterArgs {
         } else {
             Value::from(if self.nothing { "none" } else { "all" })
         };
+        let filter = serde_json::from_value(filter)
+            .map_err(|e| Failure::Usage(format!("the filter is wrong: {e}")))?;
         let action = self.action.as_deref().map(|text| self.sql_of(text)).transpose()?;
-        Ok((filter, action))
+        Ok((filter, action.map(serde_json::from_value).transpose()?))
     }
 
     /// SQL text with the parameters that it uses.
     fn sql_of(&self, text: &str) -> anyhow::Result<Value> {
-        let named = |(name, _): &&(String, Box<RawValue>)| text.contains(name.as_str());
+        let named = |(name, _): &&(String, PropertyValue)| text.contains(name.as_str());
         let params: Vec<_> = self.params.iter().filter(named).cloned().collect();
         Ok(match params.is_empty() {
             true => text.into(),
@@ -145,14 +149,15 @@ impl FilterArgs {
 /// A rule on one line.
 pub(crate) fn rule_line(rule: &NamedRule) -> String {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let filter = match &rule.filter {
+    let json = |value: Result<Value, _>| value.unwrap_or_default();
+    let filter = match json(serde_json::to_value(&rule.filter)) {
         Value::Object(one) if one.len() == 1 => {
             one.iter().map(|(kind, value)| format!("{kind} {}", text(value))).collect()
         }
-        other => text(other),
+        other => text(&other),
     };
     match &rule.action {
-        Some(action) => format!("{filter} → {}", text(action)),
+        Some(action) => format!("{filter} → {}", text(&json(serde_json::to_value(action)))),
         None => filter,
     }
 }
@@ -178,7 +183,7 @@ impl Test {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
         let (filter, action) = self.filter.rule()?;
         let mut message = self.message.message();
-        message.body = self.body.as_deref().map(raw_text);
+        message.body = self.body.as_deref().map(BodyContent::text);
         let tested = api.test_rule(&RuleTest { filter, action, message }).await?;
         out.one(&tested)?;
         match tested.matches {
@@ -188,7 +193,7 @@ impl Test {
     }
 }
 
-impl Facts for RuleTested {
+impl Facts for RuleTestResult {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let mut facts = vec![("matches", self.matches.to_string())];
         let Some(message) = &self.message else { return facts };

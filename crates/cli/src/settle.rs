@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use malote_model::{QueueName, limits};
+use malote_wire_native::settle::{SettleOutcome, SettleRequest};
 
-use crate::api::{Api, ApiError, words};
+use crate::api::{Api, ApiError};
 use crate::args::{Remote, queue_name};
 use crate::when;
 
@@ -79,22 +80,29 @@ impl SettleAs {
         }
     }
 
-    fn asked(&self, leases: Vec<String>) -> words::Settle {
-        let base = words::Settle { leases, ..words::Settle::default() };
+    fn request(&self, leases: Vec<String>) -> SettleRequest {
+        let request = |outcome| SettleRequest {
+            leases,
+            outcome,
+            delay_ms: None,
+            reason: None,
+            text: None,
+            properties: None,
+            session_state: None,
+        };
         match self {
-            Self::Complete => words::Settle { outcome: "complete", ..base },
+            Self::Complete => request(SettleOutcome::Complete),
             Self::Abandon { delay } => {
-                words::Settle { outcome: "abandon", delay_ms: delay.map(when::ms), ..base }
+                SettleRequest { delay_ms: delay.map(when::ms), ..request(SettleOutcome::Abandon) }
             }
             Self::Release { delay } => {
-                words::Settle { outcome: "release", delay_ms: delay.map(when::ms), ..base }
+                SettleRequest { delay_ms: delay.map(when::ms), ..request(SettleOutcome::Release) }
             }
-            Self::Defer => words::Settle { outcome: "defer", ..base },
-            Self::DeadLetter { reason, text } => words::Settle {
-                outcome: "dead_letter",
+            Self::Defer => request(SettleOutcome::Defer),
+            Self::DeadLetter { reason, text } => SettleRequest {
                 reason: Some(reason.clone()),
                 text: text.clone(),
-                ..base
+                ..request(SettleOutcome::DeadLetter)
             },
         }
     }
@@ -128,7 +136,7 @@ pub(crate) async fn settle(
 ) -> anyhow::Result<()> {
     let mut refused = Vec::new();
     for some in leases.chunks(limits::SETTLE_BATCH_MAX) {
-        let results = api.settle(queue, &how.asked(some.to_vec())).await?.results;
+        let results = api.settle(queue, &how.request(some.to_vec())).await?.results;
         refused.extend(results.into_iter().filter(|result| !result.ok));
     }
     let count = refused.len();
@@ -140,5 +148,5 @@ pub(crate) async fn settle(
     if count > 1 {
         problem.detail.push_str(&format!(" (and {} more)", count - 1));
     }
-    Err(ApiError::Refused(Box::new(problem)).into())
+    Err(ApiError::Refused(problem).into())
 }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use malote_model::{QueueName, SessionId, limits};
+use malote_wire_native::PropertyMap;
+use malote_wire_native::message::ReceivedMessage;
 
-use crate::api::words::Received;
 use crate::api::{Api, ApiError, Look};
 use crate::args::{Remote, queue_name, session_id};
 use crate::message::Raw;
@@ -83,10 +84,10 @@ fn filter(text: &str) -> Result<(String, String), String> {
 }
 
 /// Whether the message has the property with that value, whatever its type.
-fn holds((name, wanted): &(String, String), message: &Received) -> bool {
-    let mut properties = message.properties.iter().flat_map(|properties| &properties.0);
+fn holds((name, wanted): &(String, String), message: &ReceivedMessage) -> bool {
+    let mut properties = message.properties.iter().flat_map(PropertyMap::json_texts);
     let Some((_, value)) = properties.find(|(have, _)| have == name) else { return false };
-    let value: serde_json::Value = serde_json::from_str(value.get()).unwrap_or_default();
+    let value: serde_json::Value = serde_json::from_str(&value).unwrap_or_default();
     let plain = if value.get("$type").is_some() { &value["value"] } else { &value };
     let shown = plain.as_str().map_or_else(|| plain.to_string(), str::to_owned);
     shown == *wanted
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn a_filter_compares_what_a_person_reads() {
         let line = r#"{"seq":1,"state":"ready","properties":{"tenant":"acme","n":3,"small":{"$type":"i8","value":2},"yes":true,"eq":"a=b"},"receives":0,"failed":0}"#;
-        let message: Received = serde_json::from_str(line).unwrap();
+        let message: ReceivedMessage = serde_json::from_str(line).unwrap();
         for (text, fits) in [
             ("tenant=acme", true),
             ("tenant=acm", false),

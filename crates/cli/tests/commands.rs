@@ -128,7 +128,7 @@ fn bodies_come_from_arguments_files_and_standard_input() {
     assert_eq!(server.ok("receive q --max 10 --raw"), "from stdin\nalso\nx\n{\"n\":1.50}\n");
     expect![[r#"
         --- stderr
-        error: -, line 1: unknown field `bdy`, expected one of `body`, `body_base64`, `session`, `id`, `dedup_id`, `key`, `subject`, `to`, `reply_to`, `reply_to_session`, `correlation_id`, `content_type`, `content_encoding`, `user_id`, `app_id`, `ttl_ms`, `priority`, `properties`, `session_from_key`, `delay_ms`, `at` at line 1 column 6; write {"body": …} on each line
+        error: -, line 1: unknown field `bdy`, expected one of `queue`, `topic`, `body`, `body_base64`, `session`, `id`, `dedup_id`, `key`, `subject`, `to`, `reply_to`, `reply_to_session`, `correlation_id`, `content_type`, `content_encoding`, `user_id`, `app_id`, `ttl_ms`, `priority`, `properties`, `session_from_key`, `delay_ms`, `at` at line 1 column 6; write {"body": …} on each line
         --- exit 2
     "#]]
     .assert_eq(&server.run_with("send q --ndjson -", "{\"bdy\":1}").to_string());

@@ -9,13 +9,13 @@ use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use axum::response::Response;
+use malote_http::Credential;
 use malote_model::{
     Action, AuditAction, AuditEntry, AuditOutcome, AuditPending, AuditProtocol, CallerKind,
     Principal,
 };
 
 use crate::Api;
-use crate::access::Credential;
 use crate::problem::{Code, Problem};
 use crate::routes::Route;
 

@@ -12,7 +12,6 @@ use malote_model::{Principal, QueueName, Seq, SessionId, TopicName};
 use serde::de::DeserializeOwned;
 
 use crate::Api;
-use crate::budget;
 use crate::nearest::nearest;
 use crate::problem::{Code, Problem};
 
@@ -193,7 +192,7 @@ impl<T: DeserializeOwned> FromRequest<Api> for Json<T> {
 pub struct JsonMessages<T>(pub T, #[allow(dead_code)] pub Share);
 
 /// A share of what all bodies may hold.
-pub type Share = Option<budget::Share>;
+pub type Share = Option<malote_http::Share>;
 
 impl<T: DeserializeOwned> FromRequest<Api> for JsonMessages<T> {
     type Rejection = Problem;
@@ -306,7 +305,7 @@ impl Api {
         share: &mut Share,
         total: usize,
     ) -> Result<(), Problem> {
-        let have = share.as_ref().map_or(0, budget::Share::bytes);
+        let have = share.as_ref().map_or(0, malote_http::Share::bytes);
         let more = (total.div_ceil(SHARE_BYTES) * SHARE_BYTES).saturating_sub(have);
         if more == 0 {
             return Ok(());
@@ -356,23 +355,24 @@ pub fn with_suggestion(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use malote_wire_native::receive::ReceiveRequest;
+
     use super::*;
-    use crate::wire::receive::ReceiveIn;
 
     #[test]
     fn problems_name_the_place_and_the_nearest_field() {
-        let problem = from_json::<ReceiveIn>(b"{\n \"max\": }").unwrap_err();
+        let problem = from_json::<ReceiveRequest>(b"{\n \"max\": }").unwrap_err();
         assert_eq!(problem.code(), Code::MalformedJson);
         assert!(problem.detail().contains("line 2 column 9"), "{}", problem.detail());
-        let problem = from_json::<ReceiveIn>(br#"{"wait":1}"#).unwrap_err();
+        let problem = from_json::<ReceiveRequest>(br#"{"wait":1}"#).unwrap_err();
         assert_eq!(problem.code(), Code::UnknownField);
-        let problem = from_json::<ReceiveIn>(br#"{"waitms":1}"#).unwrap_err();
+        let problem = from_json::<ReceiveRequest>(br#"{"waitms":1}"#).unwrap_err();
         assert!(problem.detail().ends_with("did you mean `wait_ms`?"), "{}", problem.detail());
-        let problem = from_json::<ReceiveIn>(br#"{"max":-1}"#).unwrap_err();
+        let problem = from_json::<ReceiveRequest>(br#"{"max":-1}"#).unwrap_err();
         assert_eq!(problem.code(), Code::BadField);
         assert!(problem.detail().contains("-1"), "{}", problem.detail());
         for bytes in [&b"\xff"[..], b"", b"{", b"[1", b"\"", b"nul", b"{\"max\":1}}"] {
-            assert_eq!(from_json::<ReceiveIn>(bytes).unwrap_err().code(), Code::MalformedJson);
+            assert_eq!(from_json::<ReceiveRequest>(bytes).unwrap_err().code(), Code::MalformedJson);
         }
     }
 }

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use malote_engine::{EngineError, QueueFacts};
 use malote_model::QueueName;
-use serde::Serialize;
+use malote_wire_native::about::HealthReport;
 
 use crate::Api;
 use crate::extract::{Caller, Queue};
@@ -83,33 +83,27 @@ async fn engine_answers(api: &Api) -> bool {
     }
 }
 
-/// The health of a queue.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct HealthOut {
-    status: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<String>,
-    #[serde(rename = "messageCount", skip_serializing_if = "Option::is_none")]
-    message_count: Option<u64>,
-}
-
-fn health_of(facts: &QueueFacts) -> HealthOut {
+fn health_of(facts: &QueueFacts) -> HealthReport {
     let count = facts.ready + facts.locked;
     if count > facts.spec.backlog_warning {
         let message = Some("Queue backlog is high".into());
-        return HealthOut { status: "Warning", message, message_count: Some(count) };
+        return HealthReport { status: "Warning".into(), message, message_count: Some(count) };
     }
-    HealthOut { status: "OK", message: None, message_count: Some(count) }
+    HealthReport { status: "OK".into(), message: None, message_count: Some(count) }
 }
 
-fn respond(health: HealthOut) -> Response {
+fn respond(health: HealthReport) -> Response {
     let status =
         if health.status == "OK" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Answer(health)).into_response()
 }
 
 fn failed(error: &EngineError) -> Response {
-    respond(HealthOut { status: "Error", message: Some(error.to_string()), message_count: None })
+    respond(HealthReport {
+        status: "Error".into(),
+        message: Some(error.to_string()),
+        message_count: None,
+    })
 }
 
 /// One queue.
@@ -138,7 +132,8 @@ pub async fn all(State(api): State<Api>, Caller(caller): Caller) -> Result<Respo
         let warns = |f: &QueueFacts| health_of(f).status != "OK";
         warns(a).cmp(&warns(b)).then(fill(a).total_cmp(&fill(b)))
     });
-    Ok(respond(
-        worst.map_or(HealthOut { status: "OK", message: None, message_count: Some(0) }, health_of),
-    ))
+    Ok(respond(worst.map_or(
+        HealthReport { status: "OK".into(), message: None, message_count: Some(0) },
+        health_of,
+    )))
 }

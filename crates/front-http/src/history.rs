@@ -7,8 +7,8 @@ use axum::Json as Answer;
 use axum::extract::State;
 use malote_engine::{Engine, EngineError, NoisyTenants, QueueFacts, Totals};
 use malote_model::{QueueName, Timestamp};
+use malote_wire_native::about::{HistoryPoint, QueueHistory};
 use parking_lot::Mutex;
-use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::Api;
@@ -23,7 +23,7 @@ const POINTS_MAX: usize = 360;
 const QUEUES_MAX: usize = 2000;
 
 /// A queue at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// Milliseconds since 1970.
     pub at: u64,
@@ -44,20 +44,32 @@ pub struct Point {
     /// Messages completed per second since the point before.
     out_per_s: f64,
     /// Messages sent since the point before, or since the queue was created.
-    #[serde(skip)]
     pub sent: u64,
     /// Grants since the point before.
-    #[serde(skip)]
     pub delivered: u64,
     /// Messages completed since the point before.
-    #[serde(skip)]
     pub completed: u64,
     /// Tenants that others passed, and what they had.
-    #[serde(skip)]
     pub noisy: NoisyTenants,
     /// Of the oldest ready message of the others.
-    #[serde(skip)]
     pub quiet_oldest_age_ms: Option<u64>,
+}
+
+impl Point {
+    fn answer(self) -> HistoryPoint {
+        HistoryPoint {
+            at: self.at,
+            ready: self.ready,
+            locked: self.locked,
+            delayed: self.delayed,
+            scheduled: self.scheduled,
+            deferred: self.deferred,
+            dead_lettered: self.dead_lettered,
+            oldest_age_ms: self.oldest_age_ms,
+            in_per_s: self.in_per_s,
+            out_per_s: self.out_per_s,
+        }
+    }
 }
 
 /// What the next point counts from.
@@ -203,26 +215,22 @@ impl Series {
     }
 }
 
-/// The answer: oldest point first.
-#[derive(Debug, Serialize)]
-pub struct HistoryOut {
-    step_ms: u64,
-    points: Vec<Point>,
-}
-
 /// One hour of a queue.
 pub async fn history(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
-) -> Result<Answer<HistoryOut>, Problem> {
+) -> Result<Answer<QueueHistory>, Problem> {
     api.allow_look(&caller, &queue)?;
     let points = api.history.of(&queue);
     if points.is_empty() {
         // Too young for a point, or not there at all: the engine knows.
         api.engine.describe(queue).await?;
     }
-    Ok(Answer(HistoryOut { step_ms: STEP.as_millis() as u64, points }))
+    Ok(Answer(QueueHistory {
+        step_ms: STEP.as_millis() as u64,
+        points: points.into_iter().map(Point::answer).collect(),
+    }))
 }
 
 #[cfg(test)]

@@ -24,11 +24,11 @@
 //! An operation decodes, asks [`Access`], makes one engine call and encodes. What is wrong with a request is a
 //! [`problem::Problem`]; nothing a caller sends makes this crate panic or hold memory without a bound ([`Limits`]).
 //! Listening, TLS and credentials are the server's: it implements [`Authenticate`] and hands streams to
-//! [`serve_connection`].
+//! [`serve_connection`], or to that of `malote-http` where a port has other front ends as well.
 
-pub mod access;
+mod access;
 mod audit;
-mod budget;
+mod convert;
 mod extract;
 pub mod health;
 pub mod history;
@@ -39,9 +39,8 @@ pub mod openapi;
 mod ops;
 pub mod problem;
 mod replies;
+pub mod requests;
 mod routes;
-mod serve;
-pub mod wire;
 
 use std::sync::Arc;
 
@@ -52,12 +51,11 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use access::{Authenticate, Authenticated, Credential, Nobody, Unauthenticated};
-pub use budget::{Budget, Share};
 pub use health::Readiness;
 pub use limits::Limits;
+pub use malote_http::{Authenticate, Authenticated, Budget, Credential, Nobody, Unauthenticated};
+pub use problem::busy_answer;
 pub use routes::router;
-pub use serve::{Kept, Peer, serve_connection};
 
 /// What every operation holds. Clones are cheap and share everything.
 #[derive(Clone)]
@@ -139,4 +137,19 @@ impl Api {
         self.tasks.close();
         self.tasks.wait().await;
     }
+}
+
+/// Serves a connection of the native API until the peer, a timeout or `shutdown` ends it.
+pub async fn serve_connection<S>(
+    stream: S,
+    router: axum::Router,
+    peer: impl Into<malote_http::Peer>,
+    limits: &Limits,
+    shutdown: CancellationToken,
+) -> Result<(), hyper::Error>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let limits = limits.connection();
+    malote_http::serve_connection(stream, router, peer, &limits, busy_answer, shutdown).await
 }

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use malote_http::{Budget, ConnectionLimits};
 use malote_model::{WebGuard, limits};
-
-use crate::budget::Budget;
 
 /// Bounds on what one caller, and all callers together, may make the process hold.
 #[derive(Clone, Debug)]
@@ -69,6 +68,19 @@ pub struct Limits {
     pub metrics_pages_max: usize,
     /// Which web pages may call it, and by which names.
     pub web: WebGuard,
+}
+
+impl Limits {
+    /// The limits of one HTTP connection.
+    pub fn connection(&self) -> ConnectionLimits {
+        ConnectionLimits {
+            head_time_max: self.head_time_max,
+            idle_time_max: self.idle_time_max,
+            head_bytes_max: self.head_bytes_max,
+            write_pause_max: self.write_pause_max,
+            answers: self.answers.clone(),
+        }
+    }
 }
 
 impl Default for Limits {

@@ -1,20 +1,33 @@
-//! The OpenAPI 3.1 document. Its paths come from the table of routes; a test holds every request and answer of the
-//! suite against it, so it cannot drift from what the code does.
+//! The OpenAPI 3.1 document. Its paths come from the table of routes and its schemas from the types of `wire-native`. A
+//! test compares every request and answer of the test suite with it.
 
-mod schemas;
+mod operations;
+mod parameters;
 mod topics;
 
+use std::collections::BTreeSet;
+
+use malote_wire_native::frame::{ClientFrame, ServerFrame};
+use malote_wire_native::problem::ProblemBody;
+use schemars::generate::{Contract, SchemaSettings};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use crate::ops::metadata::{CREATE, NAMES, TIMEOUT};
-use crate::ops::sessions::TOKEN_HEADER;
+use self::parameters::Parameter;
+use crate::problem::Code;
 use crate::routes::ROUTES;
 
 /// The whole document.
 pub fn document() -> Value {
+    let mut schemas = Schemas::new();
+    let operations: Vec<Value> =
+        ROUTES.iter().map(|route| operation(&mut schemas, route.name, route.path)).collect();
+    let (schemas, renamed) = schemas.finish();
     let mut paths = Map::new();
-    for route in ROUTES {
-        let operation = operation(route.name, route.path);
+    for (route, mut operation) in ROUTES.iter().zip(operations) {
+        if let Some(body) = operation.get_mut("requestBody") {
+            rename_references(body, &renamed);
+        }
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.method.to_ascii_lowercase()] = operation;
     }
@@ -34,7 +47,7 @@ pub fn document() -> Value {
         "security": [{}, {"basic": []}, {"bearer": []}],
         "paths": paths,
         "components": {
-            "schemas": schemas::all(),
+            "schemas": schemas,
             "securitySchemes": {
                 "basic": {"type": "http", "scheme": "basic"},
                 "bearer": {"type": "http", "scheme": "bearer"},
@@ -43,43 +56,227 @@ pub fn document() -> Value {
     })
 }
 
-/// A reference to a schema.
-fn schema(name: &str) -> Value {
-    json!({"$ref": format!("#/components/schemas/{name}")})
+/// Collects the schemas of all types that operations use. Requests and answers have different rules: an absent field
+/// of a request may have a default, and an answer has every field that is not optional.
+struct Schemas {
+    requests: SchemaGenerator,
+    answers: SchemaGenerator,
 }
 
-/// What a body is.
+impl Schemas {
+    fn new() -> Self {
+        let generator = |contract| {
+            let settings = SchemaSettings::draft2020_12().with(|settings| {
+                settings.definitions_path = "/components/schemas".into();
+                settings.meta_schema = None;
+                settings.contract = contract;
+            });
+            settings.into_generator()
+        };
+        Self { requests: generator(Contract::Deserialize), answers: generator(Contract::Serialize) }
+    }
+
+    /// All schemas by name. A type that differs between requests and answers has two schemas; that of requests is
+    /// called `New…`. Returns the names of these types as well.
+    fn finish(mut self) -> (Value, BTreeSet<String>) {
+        self.answers.subschema_for::<ProblemBody>();
+        self.requests.subschema_for::<ClientFrame>();
+        self.answers.subschema_for::<ServerFrame<Value>>();
+        let mut all = self.answers.take_definitions(true);
+        let requests = self.requests.take_definitions(true);
+        let mut differing = BTreeSet::new();
+        loop {
+            let differs = |(name, schema): &(&String, &Value)| {
+                all.get(*name).is_some_and(|other| other != *schema || refers_to(other, &differing))
+            };
+            let found: BTreeSet<String> =
+                requests.iter().filter(differs).map(|(name, _)| name.clone()).collect();
+            if found == differing {
+                break;
+            }
+            differing = found;
+        }
+        for (mut name, mut schema) in requests {
+            rename_references(&mut schema, &differing);
+            if differing.contains(&name) {
+                name = format!("New{name}");
+            }
+            all.insert(name, schema);
+        }
+        let codes: Value = Code::ALL.iter().map(|code| code.as_str()).collect();
+        for name in ["Problem", "ProblemKind"] {
+            if let Some(schema) = all.get_mut(name) {
+                schema["properties"]["code"]["enum"] = codes.clone();
+            }
+        }
+        all.values_mut().for_each(close_objects);
+        (Value::Object(all), differing)
+    }
+}
+
+const REFERENCE: &str = "#/components/schemas/";
+
+/// Whether a schema refers to one of these.
+fn refers_to(schema: &Value, names: &BTreeSet<String>) -> bool {
+    match schema {
+        Value::Object(map) => map.iter().any(|(key, value)| match value.as_str() {
+            Some(to) if key == "$ref" => {
+                to.strip_prefix(REFERENCE).is_some_and(|name| names.contains(name))
+            }
+            _ => refers_to(value, names),
+        }),
+        Value::Array(all) => all.iter().any(|one| refers_to(one, names)),
+        _ => false,
+    }
+}
+
+/// Makes references to these schemas refer to `New…`.
+fn rename_references(schema: &mut Value, names: &BTreeSet<String>) {
+    match schema {
+        Value::Object(map) => {
+            for (key, value) in map {
+                let to = value.as_str().filter(|_| key == "$ref");
+                match to.and_then(|to| to.strip_prefix(REFERENCE)) {
+                    Some(name) if names.contains(name) => {
+                        *value = format!("{REFERENCE}New{name}").into();
+                    }
+                    Some(_) => {}
+                    None => rename_references(value, names),
+                }
+            }
+        }
+        Value::Array(all) => all.iter_mut().for_each(|one| rename_references(one, names)),
+        _ => {}
+    }
+}
+
+/// Objects have no other fields than those that the schema lists. Numbers need no `format`: they have ranges.
+fn close_objects(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            if map.get("type").is_some_and(|kind| kind == "object")
+                && map.contains_key("properties")
+            {
+                map.entry("additionalProperties").or_insert(false.into());
+            }
+            if map.get("format").is_some_and(Value::is_string) {
+                map.remove("format");
+            }
+            map.values_mut().for_each(close_objects);
+        }
+        Value::Array(all) => all.iter_mut().for_each(close_objects),
+        _ => {}
+    }
+}
+
+type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+/// The body of a request or answer.
 enum Body {
     None,
-    Json(&'static str),
+    Json(SchemaOf),
     Text(&'static str),
     Raw,
+    /// A JSON document of another specification.
+    AnyJson,
 }
 
 impl Body {
-    fn content(&self) -> Option<Value> {
+    /// JSON of this type.
+    fn json<T: JsonSchema>() -> Self {
+        Self::Json(schema_of::<T>)
+    }
+
+    fn content(&self, generator: &mut SchemaGenerator) -> Option<Value> {
         match self {
             Self::None => None,
-            Self::Json(name) => Some(json!({"application/json": {"schema": schema(name)}})),
+            Self::Json(schema) => Some(json!({"application/json": {"schema": schema(generator)}})),
             Self::Text(kind) => Some(json!({*kind: {"schema": {"type": "string"}}})),
             Self::Raw => Some(json!({"*/*": {"schema": {}}})),
+            Self::AnyJson => Some(json!({"application/json": {"schema": {}}})),
         }
     }
 }
 
-type Query = (&'static str, &'static str, &'static str);
-
 struct Operation {
     tag: &'static str,
     summary: &'static str,
-    query: Vec<Query>,
-    headers: Vec<Query>,
+    query: Vec<Parameter>,
+    headers: Vec<Parameter>,
     request: Body,
+    /// Whether a request without a body is refused.
+    body_required: bool,
     answers: Vec<(u16, &'static str, Body)>,
 }
 
-fn operation(name: &str, path: &str) -> Value {
-    let Operation { tag, summary, query, headers, request, answers } = describe(name);
+impl Operation {
+    fn new(tag: &'static str, summary: &'static str) -> Self {
+        let (query, headers, answers) = (Vec::new(), Vec::new(), Vec::new());
+        let request = Body::None;
+        Self { tag, summary, query, headers, request, body_required: false, answers }
+    }
+
+    fn query(mut self, query: Vec<Parameter>) -> Self {
+        self.query = query;
+        self
+    }
+
+    fn headers(mut self, headers: Vec<Parameter>) -> Self {
+        self.headers = headers;
+        self
+    }
+
+    fn body(mut self, request: Body) -> Self {
+        self.request = request;
+        self
+    }
+
+    /// Takes an optional JSON body.
+    fn takes<T: JsonSchema>(self) -> Self {
+        self.body(Body::json::<T>())
+    }
+
+    /// Takes a JSON body that must not be absent.
+    fn requires<T: JsonSchema>(mut self) -> Self {
+        self.body_required = true;
+        self.body(Body::json::<T>())
+    }
+
+    fn answers(mut self, status: u16, description: &'static str, body: Body) -> Self {
+        self.answers.push((status, description, body));
+        self
+    }
+
+    /// Answers 200 with JSON.
+    fn ok<T: JsonSchema>(self) -> Self {
+        self.answers(200, "Done", Body::json::<T>())
+    }
+
+    /// Answers 204.
+    fn done(self) -> Self {
+        self.answers(204, "Done", Body::None)
+    }
+
+    /// Answers 201 or 200.
+    fn declared<T: JsonSchema>(self) -> Self {
+        let exists = "It already exists with these settings";
+        self.answers(201, "It is new", Body::json::<T>()).answers(200, exists, Body::json::<T>())
+    }
+
+    /// Answers 201 after the messages are on disk.
+    fn sent<T: JsonSchema>(self) -> Self {
+        self.answers(201, "Durable", Body::json::<T>())
+    }
+}
+
+fn operation(schemas: &mut Schemas, name: &str, path: &str) -> Value {
+    let described = operations::describe(name).or_else(|| topics::describe(name));
+    let operation = described.unwrap_or_else(|| unreachable!("route {name} is not described"));
+    let Operation { tag, summary, query, headers, request, body_required, answers } = operation;
     let mut parameters: Vec<Value> = path
         .split('/')
         .filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'))
@@ -97,349 +294,21 @@ fn operation(name: &str, path: &str) -> Value {
     let mut responses = Map::new();
     for (status, description, body) in answers {
         let mut response = json!({"description": description});
-        if let Some(content) = body.content() {
+        if let Some(content) = body.content(&mut schemas.answers) {
             response["content"] = content;
         }
         responses.insert(status.to_string(), response);
     }
+    let problem = schemas.answers.subschema_for::<ProblemBody>();
     responses.insert(
         "default".into(),
-        json!({"description": "A problem", "content": {"application/problem+json": {"schema": schema("Problem")}}}),
+        json!({"description": "A problem", "content": {"application/problem+json": {"schema": problem}}}),
     );
-    let mut operation = json!({
+    let mut described = json!({
         "operationId": name, "tags": [tag], "summary": summary, "parameters": parameters, "responses": responses,
     });
-    if let Some(content) = request.content() {
-        let required = matches!(
-            name,
-            "send_batch"
-                | "send_batch_to_topic"
-                | "send_many"
-                | "settle"
-                | "renew"
-                | "resend"
-                | "transact"
-        );
-        operation["requestBody"] = json!({"required": required, "content": content});
+    if let Some(content) = request.content(&mut schemas.requests) {
+        described["requestBody"] = json!({"required": body_required, "content": content});
     }
-    operation
-}
-
-/// What each operation takes and answers.
-fn describe(name: &str) -> Operation {
-    let op = |tag, summary, request, answers| {
-        let (query, headers) = (Vec::new(), Vec::new());
-        Operation { tag, summary, query, headers, request, answers }
-    };
-    let ok = |name| vec![(200, "Done", Body::Json(name))];
-    let done = || vec![(204, "Done", Body::None)];
-    let exposition = || {
-        let text =
-            "The text format 0.0.4, or OpenMetrics if `Accept` names application/openmetrics-text";
-        vec![(200, text, Body::Text("text/plain"))]
-    };
-    let page = || {
-        vec![
-            ("from", "integer", "From this sequence on; `next` of the page before"),
-            ("max", "integer", "At most so many, 1 to 1024; 100 if absent"),
-            ("session", "string", "Only of this session"),
-            ("state", "string", "Only ready, locked, delayed, scheduled or deferred"),
-        ]
-    };
-    use Body::{Json, None, Raw, Text};
-    match name {
-        "list_queues" => Operation {
-            query: vec![
-                ("prefix", "string", "Only names that begin so"),
-                ("after", "string", "From after this name; `next` of the page before"),
-                ("max", "integer", "At most so many; all if absent"),
-            ],
-            ..op("queues", "Every queue that the caller may see", None, ok("Queues"))
-        },
-        "declare_queue" => op(
-            "queues",
-            "Make a queue, or find it just as asked; a different one is refused with 409, naming the field",
-            Json("Spec"),
-            vec![
-                (201, "It is new", Json("Queue")),
-                (200, "It was there, just as asked", Json("Queue")),
-            ],
-        ),
-        "update_queue" => op("queues", "Change only what is given", Json("Spec"), ok("Queue")),
-        "get_queue" => op("queues", "What a queue is and holds", None, ok("Queue")),
-        "delete_queue" => {
-            op("queues", "Remove a queue, its dead letters and all they hold", None, done())
-        }
-        "purge_queue" => {
-            op("queues", "Drop every message that is not out to a receiver", None, ok("Removed"))
-        }
-        "pause_queue" => op("queues", "Stop delivery; sending and settling go on", None, done()),
-        "resume_queue" => op("queues", "Resume delivery", None, done()),
-        "send" => Operation {
-            query: metadata(Some(CREATE)),
-            headers: metadata_headers(),
-            ..op(
-                "messages",
-                "Send one message: the body is the body, its content-type is kept",
-                Raw,
-                vec![(201, "Durable", Json("Sent"))],
-            )
-        },
-        "send_batch" => op(
-            "messages",
-            "Send all or none to one queue",
-            Json("Batch"),
-            vec![(201, "Durable", Json("SentAll"))],
-        ),
-        "send_many" => op(
-            "messages",
-            "Send all or none to several queues and topics; each message names its `queue` or `topic`",
-            Json("Batch"),
-            vec![(201, "Durable", Json("SentAll"))],
-        ),
-        "receive" => op(
-            "messages",
-            "Wait for messages and lease or take them",
-            Json("Receive"),
-            ok("Received"),
-        ),
-        "receive_deferred" => op(
-            "messages",
-            "Deferred messages by their sequences",
-            Json("ReceiveDeferred"),
-            ok("Received"),
-        ),
-        "cancel_scheduled" => {
-            op("messages", "Take back scheduled messages", Json("Cancel"), ok("Cancelled"))
-        }
-        "settle" => {
-            op("messages", "End leases, each on its own outcome", Json("Settle"), ok("Results"))
-        }
-        "renew" => op(
-            "messages",
-            "Prolong leases or session tokens from now",
-            Json("Renew"),
-            ok("Results"),
-        ),
-        "peek" => Operation {
-            query: page(),
-            ..op("messages", "Look without touching", None, ok("Peeked"))
-        },
-        "list_sessions" => Operation {
-            query: vec![
-                ("after", "string", "Only ever `next` of the page before"),
-                ("max", "integer", "At most so many, 1 to 1024; 100 if absent"),
-            ],
-            ..op("sessions", "Sessions of a queue, by id", None, ok("Sessions"))
-        },
-        "list_sagas" => Operation {
-            query: vec![
-                ("after", "string", "Only ever `next` of the page before"),
-                ("max", "integer", "At most so many, 1 to 1024; 100 if absent"),
-            ],
-            ..op("sagas", "Sagas of a name: sessions of the queue `saga.<name>`", None, ok("Sagas"))
-        },
-        "get_saga" => op("sagas", "One saga, with its steps and data", None, ok("SagaInFull")),
-        "accept_session" => op(
-            "sessions",
-            "Hold a session by name, or the next that is ready",
-            Json("Accept"),
-            vec![(200, "Held", Json("Held")), (204, "None was ready in time", None)],
-        ),
-        "get_session" => op("sessions", "One session", None, ok("Session")),
-        "release_session" => op("sessions", "Let go of a session", Json("Token"), done()),
-        "renew_session" => op("sessions", "Prolong a hold from now", Json("Token"), ok("Until")),
-        "break_session" => op("sessions", "Take a session from its holder", None, done()),
-        "get_session_state" => Operation {
-            headers: vec![(
-                TOKEN_HEADER,
-                "string",
-                "Proof of the hold; without it the grant `manage` is needed",
-            )],
-            ..op(
-                "sessions",
-                "The state of a session",
-                None,
-                vec![
-                    (200, "As it was set", Text("application/octet-stream")),
-                    (204, "It has none", None),
-                ],
-            )
-        },
-        "set_session_state" => Operation {
-            headers: vec![(TOKEN_HEADER, "string", "Proof of the hold, required")],
-            ..op(
-                "sessions",
-                "Set the state of a held session: the body, at most 256 KiB",
-                Raw,
-                done(),
-            )
-        },
-        "clear_session_state" => Operation {
-            headers: vec![(TOKEN_HEADER, "string", "Proof of the hold, required")],
-            ..op("sessions", "Clear the state of a held session", None, done())
-        },
-        "list_dead_letters" => Operation {
-            query: page(),
-            ..op("dead letters", "Look at dead letters", None, ok("Peeked"))
-        },
-        "purge_dead_letters" => op("dead letters", "Drop all dead letters", None, ok("Removed")),
-        "redrive" => op(
-            "dead letters",
-            "Move dead letters back to where they came from, or elsewhere",
-            Json("Redrive"),
-            ok("Redriven"),
-        ),
-        "resend" => op(
-            "dead letters",
-            "Replace a dead letter by a corrected message, at once or not at all",
-            Json("Resend"),
-            vec![(201, "Durable", Json("Sent"))],
-        ),
-        "partition" => Operation {
-            query: vec![("key", "string", "Any text")],
-            ..op(
-                "queues",
-                "Where a key belongs on the fixed list of sessions",
-                None,
-                ok("Partition"),
-            )
-        },
-        "history" => {
-            op("observe", "One hour of a queue, a point every ten seconds", None, ok("History"))
-        }
-        "scale" => op("observe", "What a scaler looks at", None, ok("Scale")),
-        "openapi" => op("about", "This document", None, ok("Any")),
-        "version" => op("about", "Who answers", None, ok("Version")),
-        "problem" => op("about", "What a problem's `type` points at", None, ok("ProblemKind")),
-        "disk" => op(
-            "operate",
-            "What is on the broker's disk, and what housekeeping did since the start",
-            None,
-            ok("Disk"),
-        ),
-        "audit" => Operation {
-            query: vec![
-                (
-                    "after",
-                    "integer",
-                    "Records after this number, oldest first; the newest ones if absent",
-                ),
-                ("max", "integer", "At most this number of records, 1 to 1024; 100 if absent"),
-                ("caller", "string", "Only of callers with this name"),
-                ("action", "string", "Only with this action, such as login, declare or delete"),
-                ("outcome", "string", "Only done, refused or unknown"),
-            ],
-            ..op(
-                "operate",
-                "The audit log: logins and administrative operations, for callers who may manage everything",
-                None,
-                ok("AuditRecords"),
-            )
-        },
-        "backup" => op(
-            "operate",
-            "Everything that is durable now, as one file for `malote restore`; needs manage and receive on every queue",
-            None,
-            vec![(200, "The backup", Text("application/octet-stream"))],
-        ),
-        "connect" => op(
-            "native connection",
-            "Open a WebSocket with sub-protocol malote.v1.json or malote.v1.msgpack; frames: ClientFrame, ServerFrame",
-            None,
-            vec![(101, "Frames follow", None)],
-        ),
-        "livez" => op(
-            "observe",
-            "The process lives",
-            None,
-            vec![
-                (200, "It does", Text("text/plain")),
-                (
-                    503,
-                    "The disk or the broker itself failed: it must be restarted",
-                    Text("text/plain"),
-                ),
-            ],
-        ),
-        "readyz" => Operation {
-            query: vec![("verbose", "string", "List the checks")],
-            ..op(
-                "observe",
-                "The process is ready for work",
-                None,
-                vec![(200, "It is", Text("text/plain")), (503, "It is not", Text("text/plain"))],
-            )
-        },
-        "health_all" | "health_queue" => op(
-            "observe",
-            if name == "health_all" {
-                "The worst of all queues"
-            } else {
-                "Whether a queue piles up"
-            },
-            None,
-            vec![(200, "OK", Json("Health")), (503, "Warning or error", Json("Health"))],
-        ),
-        "metrics" => op("observe", "Prometheus, summed over queues", None, exposition()),
-        "metrics_per_object" => Operation {
-            query: vec![
-                ("prefix", "string", "Only queues and topics whose names begin so"),
-                ("after", "string", "From after this name"),
-                ("max", "integer", "At most so many queues, and as many topics; up to 5000"),
-            ],
-            ..op("observe", "Prometheus, by queue and topic", None, exposition())
-        },
-        "metrics_queues" => op("observe", "Every queue in five numbers", None, ok("QueueMetrics")),
-        other => topics::describe(other)
-            .unwrap_or_else(|| unreachable!("route {other} is not described")),
-    }
-}
-
-/// What the query of a raw message may say.
-fn metadata(also: Option<&'static str>) -> Vec<Query> {
-    let names = NAMES.into_iter().chain(also);
-    names.map(|name| (name, metadata_type(name), metadata_text(name))).collect()
-}
-
-fn metadata_headers() -> Vec<Query> {
-    vec![
-        ("malote-property-{name}", "string", "A property of that name, as text"),
-        ("malote-{parameter}", "string", "Any query parameter, with dashes, as a header instead"),
-        ("traceparent", "string", "Kept as a property"),
-        ("tracestate", "string", "Kept as a property"),
-    ]
-}
-
-fn metadata_type(name: &str) -> &'static str {
-    match name {
-        "delay_ms" | "ttl_ms" | "priority" | TIMEOUT => "integer",
-        "session_from_key" => "boolean",
-        _ => "string",
-    }
-}
-
-fn metadata_text(name: &str) -> &'static str {
-    match name {
-        "session" => "The FIFO session it belongs to, 1 to 128 characters",
-        "session_from_key" => "Take the session from the queue's fixed list by `key`",
-        "id" => "The sender's id; a UUID v7 is given if absent",
-        "dedup_id" => "Key for de-duplication",
-        "key" => "Partition or routing key",
-        "subject" => "What it is about",
-        "to" => "Where the sender meant it to go",
-        "reply_to" => "Where answers go",
-        "reply_to_session" => "The session that answers belong to",
-        "correlation_id" => "The request that this answers",
-        "user_id" => "Who sent it, by the sender's word",
-        "app_id" => "Which application sent it",
-        "delay_ms" => "Delivered after so long, in its place",
-        "at" => "Sent at that time: milliseconds since 1970 or RFC 3339",
-        "ttl_ms" => "Expires so long after it was enqueued",
-        "priority" => "0 to 255, higher first",
-        TIMEOUT => "How long to wait for the answer, 1 to 300000; 30000 if absent",
-        _ => {
-            "true: make a missing queue, with sessions if the message has one; sessions: always with sessions"
-        }
-    }
+    described
 }

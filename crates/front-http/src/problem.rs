@@ -7,6 +7,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use malote_engine::EngineError;
 use malote_model::{Denied, Refusal, SignInRequired};
+use malote_wire_native::problem::ProblemBody;
 use serde::Serialize;
 
 macro_rules! codes {
@@ -120,26 +121,6 @@ pub struct Differs {
     pub asked: String,
 }
 
-/// A problem as it is written.
-#[derive(Clone, Debug, Serialize)]
-pub struct ProblemBody {
-    #[serde(rename = "type")]
-    kind: String,
-    title: &'static str,
-    status: u16,
-    code: &'static str,
-    detail: String,
-    fix: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    field: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    is: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    asked: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_s: Option<u32>,
-}
-
 impl Problem {
     /// A problem of this kind; `detail` says what happened to which thing.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
@@ -182,9 +163,9 @@ impl Problem {
         let Inner { code, detail, fix, differs, retry_after_s, .. } = &*self.0;
         ProblemBody {
             kind: format!("/problems/{}", code.as_str()),
-            title: code.title(),
+            title: code.title().into(),
             status: code.status(),
-            code: code.as_str(),
+            code: code.as_str().into(),
             detail: detail.clone(),
             fix: fix.clone().unwrap_or_else(|| code.fix().into()),
             field: differs.as_ref().map(|d| d.field.clone()),
@@ -234,6 +215,11 @@ impl IntoResponse for Problem {
         }
         response
     }
+}
+
+/// The answer to a request that is refused because the server is busy.
+pub fn busy_answer(why: &'static str) -> Response {
+    Problem::new(Code::Busy, why).into_response()
 }
 
 impl From<Refusal> for Problem {

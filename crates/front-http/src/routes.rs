@@ -212,9 +212,7 @@ async fn authenticate(api: &Api, headers: &HeaderMap, peer: IpAddr) -> Result<Pr
 
 /// Refuses pages of other origins, and names that are not the broker's.
 fn check_page(api: &Api, headers: &HeaderMap) -> Result<(), Problem> {
-    let header =
-        |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("(not ASCII)"));
-    api.limits.web.check(header).map_err(|foreign| {
+    malote_http::check_origin(&api.limits.web, headers).map_err(|foreign| {
         let code = match &foreign {
             Foreign::Host { .. } => Code::ForeignHost,
             Foreign::Page { .. } | Foreign::Site { .. } => Code::CrossOrigin,

@@ -7,7 +7,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{Broker, Q};
-use malote_front_http::access::{Authenticate, Authenticated};
+use malote_front_http::{Authenticate, Authenticated};
 use malote_model::{Access, Action, Denied, Principal, Resource};
 use serde_json::{Value, json};
 

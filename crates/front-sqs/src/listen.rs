@@ -10,6 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Response, Uri, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use malote_http::{check_origin, header_text};
 use malote_model::{AuditPending, AuditProtocol, PeerMark, Principal, WebGuard};
 use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
@@ -132,7 +133,7 @@ pub async fn serve(sqs: &Sqs, request: Request, tls: bool) -> Response<Body> {
     })
 }
 
-/// Which protocol the head of a request tells of, and which action if it names one.
+/// The protocol of a request by its head, and its action if the head names one.
 fn detect_protocol(parts: &Parts) -> (Protocol, Option<String>) {
     let clip = |text: &str| clip(text, 128);
     if let Some(operation) = parts.uri.path().strip_prefix(METRICS_PATH) {
@@ -247,8 +248,8 @@ fn base(headers: &HeaderMap, tls: bool) -> String {
 /// Refuses pages of other origins, and names that are not the broker's: a form of the Query protocol is something that
 /// any web page may send to its reader's own machine.
 fn check_page(sqs: &Sqs, headers: &HeaderMap) -> Result<(), SqsError> {
-    let foreign = sqs.0.settings.web.check(|name| text_of(headers, name));
-    foreign.map_err(|foreign| SqsError::new(Code::AccessDenied, foreign.to_string()))
+    check_origin(&sqs.0.settings.web, headers)
+        .map_err(|foreign| SqsError::new(Code::AccessDenied, foreign.to_string()))
 }
 
 /// Refuses a GET that changes something unless its signature shows that a program meant it: any page, mail or chat
@@ -262,7 +263,7 @@ fn check_deliberate(
     let (code, why) = match signature {
         SignatureLocation::Header => return Ok(()),
         SignatureLocation::Query
-            if !open || !WebGuard::is_browser(|name| text_of(headers, name)) =>
+            if !open || !WebGuard::is_browser(|name| header_text(headers, name)) =>
         {
             return Ok(());
         }
@@ -272,10 +273,6 @@ fn check_deliberate(
         SignatureLocation::None => (Code::MissingAuthenticationToken, "must be signed"),
     };
     Err(SqsError::new(code, format!("{rule} {why}: use POST.")))
-}
-
-fn text_of<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name).map(|value| value.to_str().unwrap_or("(not ASCII)"))
 }
 
 async fn read_body(

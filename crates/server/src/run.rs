@@ -310,17 +310,17 @@ fn sqs_alone(api: &Api, sqs: &Sqs) -> Router {
 
 /// Serves HTTP/1 with the first router, or with the second one inside TLS.
 fn serve_http(api: &Api, routers: [axum::Router; 2], front: &'static str) -> crate::net::Handler {
-    let (limits, metrics) = (api.limits.clone(), api.metrics.clone());
+    let (limits, metrics) = (api.limits.connection(), api.metrics.clone());
     handler(move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
         let router = routers[usize::from(peer.tls.is_some())].clone();
         let (limits, open) = (limits.clone(), metrics.connection(front));
         async move {
             // Counts the connection while it is served.
             let _open = open;
-            let served = malote_front_http::serve_connection(
+            let served = malote_http::serve_connection(
                 stream,
                 router,
-                malote_front_http::Peer {
+                malote_http::Peer {
                     address: peer.remote,
                     known: peer.permit.known.clone(),
                     health_only: peer.permit.health_only,
@@ -328,6 +328,7 @@ fn serve_http(api: &Api, routers: [axum::Router; 2], front: &'static str) -> cra
                     place: peer.permit.clone(),
                 },
                 &limits,
+                malote_front_http::busy_answer,
                 token.draining_token(),
             );
             if let Err(error) = served.await {

@@ -6,10 +6,13 @@ use malote_model::Timestamp;
 use malote_model::audit::{
     AuditCaller, AuditEntry, AuditOutcome, AuditPage, AuditRecord, UnknownWord,
 };
+#[cfg(feature = "schema")]
+use malote_model::{AuditAction, AuditProtocol, CallerKind};
 use serde::{Deserialize, Serialize};
 
 /// A record, as it is written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "AuditRecord"))]
 pub struct AuditLine {
     /// Its number.
     pub seq: u64,
@@ -21,16 +24,20 @@ pub struct AuditLine {
     /// Who called, or claimed to.
     pub caller: String,
     /// `user`, `key`, `token` …
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = words(CallerKind::ALL.iter().map(|one| one.as_str())))))]
     pub kind: String,
     /// Which key or token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential: Option<String>,
     /// From where.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub address: Option<IpAddr>,
     /// `http`, `native`, `sqs` …
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = words(AuditProtocol::ALL.iter().map(|one| one.as_str())))))]
     pub protocol: String,
     /// `login`, `declare`, `delete` …
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = words(AuditAction::ALL.iter().map(|one| one.as_str())))))]
     pub action: String,
     /// On what.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -39,10 +46,16 @@ pub struct AuditLine {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
     /// `done`, `refused` or `unknown`.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["done", "refused", "unknown"])))]
     pub outcome: String,
     /// Why not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+#[cfg(feature = "schema")]
+fn words(words: impl Iterator<Item = &'static str>) -> serde_json::Value {
+    words.collect()
 }
 
 fn once() -> u64 {
@@ -56,6 +69,7 @@ fn is_once(count: &u64) -> bool {
 
 /// A page of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "AuditRecords"))]
 pub struct AuditLines {
     /// By their numbers.
     pub records: Vec<AuditLine>,

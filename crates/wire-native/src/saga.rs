@@ -22,6 +22,7 @@ pub const ERROR_BYTES_MAX: usize = 512;
 /// Where a saga stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 pub enum SagaStatus {
     /// Steps are done one after the other.
     Running,
@@ -48,6 +49,7 @@ impl SagaStatus {
 /// Where a step stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 pub enum StepStatus {
     /// Not done yet, or being tried.
     Waiting,
@@ -76,6 +78,7 @@ impl StepStatus {
 
 /// One step of a saga.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SagaStep {
     /// Its name, once in a saga.
     pub name: String,
@@ -205,10 +208,12 @@ impl SagaState {
 
 /// A saga as it stands in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Saga"))]
 pub struct SagaSummary {
     /// Its id.
     pub id: String,
-    /// `waiting` until a worker has begun it, then as [`SagaStatus::word`].
+    /// `waiting` until a worker starts it, then the status of its state
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["waiting", "running", "compensating", "done", "compensated"])))]
     pub status: String,
     /// Grows with every change.
     pub version: u64,
@@ -250,6 +255,31 @@ impl SagaSummary {
             delayed_until: None,
         }
     }
+}
+
+/// A list of sagas, in no particular order.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Sagas"))]
+pub struct SagaList {
+    /// The sagas
+    pub sagas: Vec<SagaSummary>,
+    /// `after` of the next page
+    #[serde(default)]
+    pub next: Option<String>,
+}
+
+/// A saga with its steps and its data.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "SagaInFull"))]
+pub struct SagaDetails {
+    /// The summary
+    #[serde(flatten)]
+    pub summary: SagaSummary,
+    /// The steps, in order
+    pub steps: Vec<SagaStep>,
+    /// The data that steps pass to each other
+    #[cfg_attr(feature = "schema", schemars(with = "serde_json::Value"))]
+    pub data: Option<Box<RawValue>>,
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use malote_model::Timestamp;
 
 /// Bytes as text (RFC 4648 §4, padded).
 pub fn to_base64(bytes: &[u8]) -> String {
@@ -22,6 +23,11 @@ pub fn time_of(text: &str) -> Option<i64> {
     text.parse::<jiff::Timestamp>().ok().map(|time| time.as_millisecond())
 }
 
+/// A time that is not before 1970.
+pub fn moment_of(text: &str) -> Option<Timestamp> {
+    time_of(text).and_then(|ms| u64::try_from(ms).ok()).map(Timestamp)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -32,5 +38,11 @@ mod tests {
         assert_eq!(time_of("1970-01-01T00:00:01.5Z"), Some(1500));
         assert_eq!(time_of("1970-01-01T01:00:00+01:00"), Some(0));
         assert_eq!(time_of("tomorrow"), None);
+    }
+
+    #[test]
+    fn a_moment_is_not_before_1970() {
+        assert_eq!(moment_of("1970-01-01T00:00:01.5Z"), Some(Timestamp(1500)));
+        assert_eq!(moment_of("-1"), None);
     }
 }

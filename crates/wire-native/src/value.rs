@@ -25,6 +25,22 @@ const TYPES: &str = "i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 bytes timestamp uuid 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PropertyMap(pub Properties);
 
+impl PropertyMap {
+    /// The value of each property as JSON text, in order.
+    pub fn json_texts(&self) -> impl Iterator<Item = (&str, String)> {
+        let text = |value| serde_json::to_string(&Out(value)).unwrap_or_default();
+        self.0.iter().map(move |(name, value)| (name, text(value)))
+    }
+}
+
+/// Reads the value of a property from JSON text.
+pub fn from_json(text: &str) -> Result<Value, serde_json::Error> {
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let value = In { depth: 0 }.deserialize(&mut reader)?;
+    reader.end()?;
+    Ok(value)
+}
+
 impl Serialize for PropertyMap {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;

@@ -21,8 +21,7 @@ use malote_engine::journal::{
 use malote_engine::topic::TopicRouter;
 use malote_engine::{Stored, decode_rule, decode_topic_spec, encode_rule};
 
-use malote_front_http::native::decode_frame as decode_native;
-use malote_front_http::wire::Encoding;
+use malote_front_http::native::{Encoding, decode_frame as decode_native};
 use malote_model::{
     Correlation, Facts, Filter, Headers, HeadersMatch, Message, Rule, SqlAction, SqlFilter,
     Timestamp, Value,
@@ -170,7 +169,7 @@ fn snapshot(_: &mut Subject, bytes: &[u8]) {
 }
 
 fn api_json(_: &mut Subject, bytes: &[u8]) {
-    malote_front_http::wire::try_every_request(bytes);
+    malote_front_http::requests::try_every_request(bytes);
 }
 
 fn native_json(_: &mut Subject, bytes: &[u8]) {

@@ -9,8 +9,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("malote-model", &[]),
     ("malote-engine", &["malote-model"]),
     ("malote-wire-*", &["malote-model"]),
-    ("malote-front-*", &["malote-model", "malote-engine", "malote-wire-*"]),
-    ("malote-server", &["malote-model", "malote-engine", "malote-wire-*", "malote-front-*"]),
+    ("malote-http", &["malote-model"]),
+    ("malote-front-*", &["malote-model", "malote-engine", "malote-wire-*", "malote-http"]),
+    (
+        "malote-server",
+        &["malote-model", "malote-engine", "malote-wire-*", "malote-http", "malote-front-*"],
+    ),
     ("malote-connectors", &["malote-model", "malote-engine", "malote-wire-*"]),
     // The library of users: crates/worker.
     ("malote", &["malote-model", "malote-connectors", "malote-wire-*"]),
@@ -51,6 +55,7 @@ const FORBIDDEN: &[(&str, &[&str], &str)] = &[
         &["tokio", "axum", "hyper", "rustls"],
         "a wire format is plain data: bytes, time and decisions are its owner's",
     ),
+    ("malote-http", &["clap", "rustls", "tokio-rustls"], "TLS and flags are the server's"),
     ("malote-front-*", &["clap", "rustls", "tokio-rustls"], "TLS and flags are the server's"),
     ("malote-server", &["clap", "anyhow"], "flags and anyhow are the command line's"),
 ];
@@ -60,6 +65,7 @@ const NO_ANYHOW: &[&str] = &[
     "malote-model",
     "malote-engine",
     "malote-wire-*",
+    "malote-http",
     "malote-front-*",
     "malote-connectors",
     "malote",

@@ -7,6 +7,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Method, Request, Response, header};
 use hyper_util::rt::TokioIo;
+use malote_wire_native::problem::ProblemBody;
 use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -15,7 +16,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::error::{ApiError, Problem};
+use super::error::ApiError;
 use super::path::Path;
 
 /// A server that is there takes a connection within this.
@@ -99,9 +100,9 @@ impl Answer {
         if self.status < 300 {
             return Ok(self);
         }
-        match serde_json::from_slice::<Problem>(&self.body) {
+        match serde_json::from_slice::<ProblemBody>(&self.body) {
             Ok(problem) if !problem.code.is_empty() => {
-                Err(ApiError::Refused(Box::new(Problem { status: self.status, ..problem })))
+                Err(ApiError::Refused(Box::new(ProblemBody { status: self.status, ..problem })))
             }
             _ => {
                 let start: String = String::from_utf8_lossy(&self.body).chars().take(80).collect();

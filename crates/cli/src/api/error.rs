@@ -1,6 +1,6 @@
 //! What a call can end in, each as a sentence that says what to do.
 
-use serde::Deserialize;
+use malote_wire_native::problem::ProblemBody;
 
 /// Why a call did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -34,24 +34,10 @@ pub(crate) enum ApiError {
     },
     /// The server said no.
     #[error("{}", .0.detail)]
-    Refused(Box<Problem>),
+    Refused(Box<ProblemBody>),
     /// The connection was described wrongly.
     #[error("{0}")]
     Usage(String),
-}
-
-/// RFC 9457, with Malote's own fields.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Problem {
-    /// The HTTP status.
-    pub status: u16,
-    /// The stable word.
-    pub code: String,
-    /// What happened to which thing.
-    pub detail: String,
-    /// What to do about it, in terms of the API.
-    pub fix: String,
 }
 
 impl ApiError {

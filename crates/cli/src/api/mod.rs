@@ -5,29 +5,34 @@ mod client;
 mod connect;
 mod error;
 mod path;
-pub(crate) mod sagas;
+mod sagas;
 mod tls;
 pub(crate) mod topics;
-pub(crate) mod words;
 
 pub(crate) use audit::AuditLook;
 pub(crate) use connect::{ConnectArgs, check_url, secret};
-pub(crate) use error::{ApiError, Problem};
+pub(crate) use error::ApiError;
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::Method;
 use malote_model::{QueueName, SessionId};
+use malote_wire_native::about::{HealthReport, ServerVersion};
+use malote_wire_native::dead_letter::{RedriveRequest, RedriveResult, ResendRequest};
+use malote_wire_native::message::{MessageBatch, ReceivedMessage, SentBatch, SentMessage};
+use malote_wire_native::queue::{QueueInfo, QueueList, RemovedCount};
+use malote_wire_native::receive::{PeekedMessages, ReceiveRequest, ReceivedBatch};
+use malote_wire_native::session::{
+    AcceptRequest, HeldSession, HeldUntil, HoldRequest, SessionInfo, SessionList,
+};
+use malote_wire_native::settings::QueueSettings;
+use malote_wire_native::settle::{LeaseResults, SettleRequest};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use client::{Answer, Client};
 use path::Path;
-use words::{
-    Accept, Batch, Held, Page, Queue, Queues, Receive, Received, Redrive, Redriven, Removed,
-    Resend, Results, SentAll, SentOne, Session, Sessions, Settle, Spec, Version,
-};
 
 type Result<T> = std::result::Result<T, ApiError>;
 
@@ -60,8 +65,8 @@ impl Look {
 
 impl Api {
     /// `GET /queues`
-    pub(crate) async fn queues(&self) -> Result<Vec<Queue>> {
-        Ok(self.get::<Queues>(Path::api().part("queues")).await?.queues)
+    pub(crate) async fn queues(&self) -> Result<Vec<QueueInfo>> {
+        Ok(self.get::<QueueList>(Path::api().part("queues")).await?.queues)
     }
 
     /// `GET /backup`, piece by piece. The inner error is the taker's own.
@@ -73,18 +78,26 @@ impl Api {
     }
 
     /// `GET /queues/{queue}`
-    pub(crate) async fn queue(&self, queue: &QueueName) -> Result<Queue> {
+    pub(crate) async fn queue(&self, queue: &QueueName) -> Result<QueueInfo> {
         self.get(Path::queue(queue)).await
     }
 
     /// `PUT /queues/{queue}`: whether it was made, and what it is.
-    pub(crate) async fn declare(&self, queue: &QueueName, spec: &Spec) -> Result<(bool, Queue)> {
+    pub(crate) async fn declare(
+        &self,
+        queue: &QueueName,
+        spec: &QueueSettings,
+    ) -> Result<(bool, QueueInfo)> {
         let answer = self.client.call(Method::PUT, Path::queue(queue), json(spec), None).await?;
         Ok((answer.status == 201, answer.json()?))
     }
 
     /// `PATCH /queues/{queue}`
-    pub(crate) async fn update(&self, queue: &QueueName, spec: &Spec) -> Result<Queue> {
+    pub(crate) async fn update(
+        &self,
+        queue: &QueueName,
+        spec: &QueueSettings,
+    ) -> Result<QueueInfo> {
         self.client.call(Method::PATCH, Path::queue(queue), json(spec), None).await?.json()
     }
 
@@ -94,7 +107,7 @@ impl Api {
     }
 
     /// `POST /queues/{queue}/purge`
-    pub(crate) async fn purge(&self, queue: &QueueName) -> Result<Removed> {
+    pub(crate) async fn purge(&self, queue: &QueueName) -> Result<RemovedCount> {
         self.post(Path::queue(queue).part("purge"), &()).await
     }
 
@@ -105,28 +118,36 @@ impl Api {
     }
 
     /// `POST /queues/{queue}/messages/batch`
-    pub(crate) async fn send(&self, queue: &QueueName, batch: &Batch<'_>) -> Result<Vec<SentOne>> {
+    pub(crate) async fn send(
+        &self,
+        queue: &QueueName,
+        batch: &MessageBatch,
+    ) -> Result<Vec<SentMessage>> {
         let path = Path::queue(queue).part("messages").part("batch");
-        Ok(self.post::<SentAll>(path, batch).await?.messages)
+        Ok(self.post::<SentBatch>(path, batch).await?.messages)
     }
 
     /// `POST /queues/{queue}/receive`
     pub(crate) async fn receive(
         &self,
         queue: &QueueName,
-        asked: &Receive,
-    ) -> Result<Vec<Received>> {
+        asked: &ReceiveRequest,
+    ) -> Result<Vec<ReceivedMessage>> {
         let path = Path::queue(queue).part("receive");
-        Ok(self.wait(path, asked, asked.wait_ms).await?.json::<Page>()?.messages)
+        Ok(self.wait(path, asked, asked.wait_ms).await?.json::<ReceivedBatch>()?.messages)
     }
 
     /// `POST /queues/{queue}/settle`
-    pub(crate) async fn settle(&self, queue: &QueueName, asked: &Settle) -> Result<Results> {
+    pub(crate) async fn settle(
+        &self,
+        queue: &QueueName,
+        asked: &SettleRequest,
+    ) -> Result<LeaseResults> {
         self.post(Path::queue(queue).part("settle"), asked).await
     }
 
     /// `GET /queues/{queue}/messages`
-    pub(crate) async fn peek(&self, queue: &QueueName, look: &Look) -> Result<Page> {
+    pub(crate) async fn peek(&self, queue: &QueueName, look: &Look) -> Result<PeekedMessages> {
         self.get(look.on(Path::queue(queue).part("messages"))).await
     }
 
@@ -136,42 +157,49 @@ impl Api {
         queue: &QueueName,
         after: Option<&str>,
         max: u64,
-    ) -> Result<Sessions> {
+    ) -> Result<SessionList> {
         let path = Path::queue(queue).part("sessions").query("max", max);
         self.get(path.query_opt("after", after)).await
     }
 
     /// `GET /queues/{queue}/sessions/{session}`
-    pub(crate) async fn session(&self, queue: &QueueName, session: &SessionId) -> Result<Session> {
+    pub(crate) async fn session(
+        &self,
+        queue: &QueueName,
+        session: &SessionId,
+    ) -> Result<SessionInfo> {
         self.get(Path::session(queue, session)).await
     }
 
     /// `POST /queues/{queue}/sessions/accept`: `None` when none became ready in time.
-    pub(crate) async fn accept(&self, queue: &QueueName, asked: &Accept) -> Result<Option<Held>> {
+    pub(crate) async fn accept(
+        &self,
+        queue: &QueueName,
+        asked: &AcceptRequest,
+    ) -> Result<Option<HeldSession>> {
         let path = Path::queue(queue).part("sessions").part("accept");
         let answer = self.wait(path, asked, asked.wait_ms).await?;
         if answer.status == 204 { Ok(None) } else { answer.json().map(Some) }
     }
 
     /// `POST /queues/{queue}/sessions/{session}/release`
-    pub(crate) async fn release(&self, queue: &QueueName, held: &Held) -> Result<()> {
+    pub(crate) async fn release(&self, queue: &QueueName, held: &HeldSession) -> Result<()> {
         let path = Path::queue(queue).part("sessions").part(&held.session).part("release");
-        self.tell(path, &Token { token: &held.token, lock_ms: None }).await
+        self.tell(path, &HoldRequest { token: held.token.clone(), lock_ms: None }).await
     }
 
     /// `POST /queues/{queue}/sessions/{session}/renew`: until when it is held now.
     pub(crate) async fn renew(
         &self,
         queue: &QueueName,
-        held: &Held,
+        held: &HeldSession,
         lock_ms: Option<u64>,
     ) -> Result<u64> {
-        #[derive(serde::Deserialize)]
-        struct Until {
-            until: u64,
-        }
         let path = Path::queue(queue).part("sessions").part(&held.session).part("renew");
-        Ok(self.post::<Until>(path, &Token { token: &held.token, lock_ms }).await?.until)
+        Ok(self
+            .post::<HeldUntil>(path, &HoldRequest { token: held.token.clone(), lock_ms })
+            .await?
+            .until)
     }
 
     /// `POST /queues/{queue}/sessions/{session}/break`
@@ -194,7 +222,7 @@ impl Api {
     pub(crate) async fn set_state(
         &self,
         queue: &QueueName,
-        held: &Held,
+        held: &HeldSession,
         state: Option<Bytes>,
     ) -> Result<()> {
         let path = Path::queue(queue).part("sessions").part(&held.session).part("state");
@@ -204,18 +232,26 @@ impl Api {
     }
 
     /// `GET /queues/{queue}/dead-letters`
-    pub(crate) async fn dead_letters(&self, queue: &QueueName, look: &Look) -> Result<Page> {
+    pub(crate) async fn dead_letters(
+        &self,
+        queue: &QueueName,
+        look: &Look,
+    ) -> Result<PeekedMessages> {
         self.get(look.on(Path::queue(queue).part("dead-letters"))).await
     }
 
     /// `DELETE /queues/{queue}/dead-letters`
-    pub(crate) async fn purge_dead_letters(&self, queue: &QueueName) -> Result<Removed> {
+    pub(crate) async fn purge_dead_letters(&self, queue: &QueueName) -> Result<RemovedCount> {
         let path = Path::queue(queue).part("dead-letters");
         self.client.call(Method::DELETE, path, None, None).await?.json()
     }
 
     /// `POST /queues/{queue}/dead-letters/redrive`
-    pub(crate) async fn redrive(&self, queue: &QueueName, asked: &Redrive) -> Result<Redriven> {
+    pub(crate) async fn redrive(
+        &self,
+        queue: &QueueName,
+        asked: &RedriveRequest,
+    ) -> Result<RedriveResult> {
         self.post(Path::queue(queue).part("dead-letters").part("redrive"), asked).await
     }
 
@@ -224,8 +260,8 @@ impl Api {
         &self,
         queue: &QueueName,
         seq: u64,
-        asked: &Resend,
-    ) -> Result<SentOne> {
+        asked: &ResendRequest,
+    ) -> Result<SentMessage> {
         let path = Path::queue(queue).part("dead-letters").part(&seq.to_string()).part("resend");
         self.post(path, asked).await
     }
@@ -237,7 +273,7 @@ impl Api {
     }
 
     /// `GET /health/queue/{queue}`, or the worst of all.
-    pub(crate) async fn health(&self, queue: Option<&QueueName>) -> Result<words::Health> {
+    pub(crate) async fn health(&self, queue: Option<&QueueName>) -> Result<HealthReport> {
         let path = Path::root().part("health").part("queue");
         let path = queue.iter().fold(path, |path, queue| path.part(queue.as_str()));
         let answer = self.client.ask(path).await?;
@@ -250,7 +286,7 @@ impl Api {
     }
 
     /// `GET /version`
-    pub(crate) async fn version(&self) -> Result<Version> {
+    pub(crate) async fn version(&self) -> Result<ServerVersion> {
         self.get(Path::api().part("version")).await
     }
 
@@ -271,14 +307,6 @@ impl Api {
         let patience = Duration::from_millis(wait_ms);
         self.client.call_patiently(Method::POST, path, json(body), None, patience).await
     }
-}
-
-/// Proof of a hold.
-#[derive(Serialize)]
-struct Token<'a> {
-    token: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lock_ms: Option<u64>,
 }
 
 fn json(body: &impl Serialize) -> Option<(&'static str, Bytes)> {

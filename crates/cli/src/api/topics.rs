@@ -1,155 +1,23 @@
-//! Topics, subscriptions, rules and requests: words and calls.
+//! Calls about topics, subscriptions and rules, and requests with a reply.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::Method;
 use malote_model::{QueueName, TopicName};
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use malote_wire_native::message::{MessageBatch, ReceivedMessage, SentBatch, SentMessage};
+use malote_wire_native::rule::{NamedRule, RuleTest, RuleTestResult};
+use malote_wire_native::settings::QueueSettings;
+use malote_wire_native::topic::{
+    BoundRule, RuleCursor, RuleList, SubscribeRequest, SubscriptionInfo, SubscriptionList,
+    TopicInfo, TopicList, TopicSettings,
+};
 
 use super::path::Path;
-use super::words::{Batch, NewMessage, Queue, Received, SentAll, SentOne};
 use super::{Api, Result, json};
 
 /// Rules in one page.
 const PAGE: usize = 1000;
-
-/// A topic and all about it.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Topic {
-    /// Its name.
-    pub name: String,
-    /// When it was made.
-    pub created_at: u64,
-    /// What it is.
-    pub spec: Map<String, Value>,
-    /// Queues with rules.
-    pub queues: u64,
-    /// Rules of all of them.
-    pub rules: u64,
-    /// Messages to be routed later.
-    pub scheduled: u64,
-    /// Messages about to be routed.
-    pub waiting: u64,
-    /// What it has done.
-    pub totals: TopicTotals,
-}
-
-impl Topic {
-    /// Which rules it takes.
-    pub(crate) fn kind(&self) -> &str {
-        self.spec.get("kind").and_then(Value::as_str).unwrap_or("filter")
-    }
-}
-
-/// What a topic has done.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct TopicTotals {
-    /// Copies made.
-    pub copies: u64,
-}
-
-#[derive(Deserialize)]
-struct Topics {
-    topics: Vec<Topic>,
-}
-
-/// A filter under a name, and what it does to copies.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-pub(crate) struct NamedRule {
-    /// Its name.
-    pub name: String,
-    /// Which messages.
-    #[serde(default = "all")]
-    pub filter: Value,
-    /// What is done to the copy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub action: Option<Value>,
-}
-
-fn all() -> Value {
-    "all".into()
-}
-
-/// A rule and the queue that it leads to.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Bound {
-    /// Which queue.
-    pub queue: String,
-    /// Which messages.
-    #[serde(flatten)]
-    pub rule: NamedRule,
-}
-
-#[derive(Deserialize)]
-struct Rules {
-    rules: Vec<Bound>,
-    next: Option<Next>,
-}
-
-#[derive(Deserialize)]
-struct Next {
-    queue: String,
-    rule: String,
-}
-
-/// A subscription and its queue.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Subscription {
-    /// Of which topic.
-    pub topic: String,
-    /// Its name there.
-    pub name: String,
-    /// Where its messages wait.
-    pub queue: Queue,
-    /// What it takes, when it is shown alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rules: Option<Vec<NamedRule>>,
-}
-
-#[derive(Deserialize)]
-struct Subscriptions {
-    subscriptions: Vec<Subscription>,
-}
-
-/// A rule to try, and on what.
-#[derive(Debug, Serialize)]
-pub(crate) struct RuleTest {
-    /// Which messages.
-    pub filter: Value,
-    /// What is done to the copy.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub action: Option<Value>,
-    /// Whether this is one of them.
-    pub message: NewMessage,
-}
-
-/// What came of trying.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct RuleTested {
-    /// Whether it is.
-    pub matches: bool,
-    /// The copy, if it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<Received>,
-}
-
-/// A rule without its name, which stands in the path.
-#[derive(Serialize)]
-struct RuleBody<'a> {
-    filter: &'a Value,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    action: Option<&'a Value>,
-}
-
-/// A subscription as asked.
-#[derive(Serialize)]
-struct Subscribe<'a, S> {
-    spec: &'a S,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rules: Option<&'a [NamedRule]>,
-}
 
 /// What a request says besides its body.
 #[derive(Debug, Default)]
@@ -162,12 +30,12 @@ pub(crate) struct Ask {
 
 impl Api {
     /// `GET /topics`
-    pub(crate) async fn topics(&self) -> Result<Vec<Topic>> {
-        Ok(self.get::<Topics>(Path::api().part("topics")).await?.topics)
+    pub(crate) async fn topics(&self) -> Result<Vec<TopicInfo>> {
+        Ok(self.get::<TopicList>(Path::api().part("topics")).await?.topics)
     }
 
     /// `GET /topics/{topic}`
-    pub(crate) async fn topic(&self, topic: &TopicName) -> Result<Topic> {
+    pub(crate) async fn topic(&self, topic: &TopicName) -> Result<TopicInfo> {
         self.get(Path::topic(topic)).await
     }
 
@@ -175,8 +43,8 @@ impl Api {
     pub(crate) async fn declare_topic(
         &self,
         topic: &TopicName,
-        spec: &Map<String, Value>,
-    ) -> Result<(bool, Topic)> {
+        spec: &TopicSettings,
+    ) -> Result<(bool, TopicInfo)> {
         let answer = self.client.call(Method::PUT, Path::topic(topic), json(spec), None).await?;
         Ok((answer.status == 201, answer.json()?))
     }
@@ -190,20 +58,24 @@ impl Api {
     pub(crate) async fn publish(
         &self,
         topic: &TopicName,
-        batch: &Batch<'_>,
-    ) -> Result<Vec<SentOne>> {
+        batch: &MessageBatch,
+    ) -> Result<Vec<SentMessage>> {
         let path = Path::topic(topic).part("messages").part("batch");
-        Ok(self.post::<SentAll>(path, batch).await?.messages)
+        Ok(self.post::<SentBatch>(path, batch).await?.messages)
     }
 
     /// `GET /topics/{topic}/subscriptions`
-    pub(crate) async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<Subscription>> {
+    pub(crate) async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionInfo>> {
         let path = Path::topic(topic).part("subscriptions");
-        Ok(self.get::<Subscriptions>(path).await?.subscriptions)
+        Ok(self.get::<SubscriptionList>(path).await?.subscriptions)
     }
 
     /// `GET /topics/{topic}/subscriptions/{name}`
-    pub(crate) async fn subscription(&self, topic: &TopicName, name: &str) -> Result<Subscription> {
+    pub(crate) async fn subscription(
+        &self,
+        topic: &TopicName,
+        name: &str,
+    ) -> Result<SubscriptionInfo> {
         self.get(Path::topic(topic).part("subscriptions").part(name)).await
     }
 
@@ -212,11 +84,11 @@ impl Api {
         &self,
         topic: &TopicName,
         name: &str,
-        spec: &impl Serialize,
-        rules: Option<&[NamedRule]>,
-    ) -> Result<(bool, Subscription)> {
+        spec: QueueSettings,
+        rules: Option<Vec<NamedRule>>,
+    ) -> Result<(bool, SubscriptionInfo)> {
         let path = Path::topic(topic).part("subscriptions").part(name);
-        let body = json(&Subscribe { spec, rules });
+        let body = json(&SubscribeRequest { spec, rules });
         let answer = self.client.call(Method::PUT, path, body, None).await?;
         Ok((answer.status == 201, answer.json()?))
     }
@@ -232,16 +104,16 @@ impl Api {
         &self,
         topic: &TopicName,
         queue: Option<&QueueName>,
-    ) -> Result<Vec<Bound>> {
+    ) -> Result<Vec<BoundRule>> {
         let mut all = Vec::new();
-        let mut after: Option<Next> = None;
+        let mut after: Option<RuleCursor> = None;
         loop {
             let path = Path::topic(topic).part("rules").query("max", PAGE);
             let path = path
                 .query_opt("queue", queue.map(QueueName::as_str))
                 .query_opt("after_queue", after.as_ref().map(|next| &next.queue))
                 .query_opt("after_rule", after.as_ref().map(|next| &next.rule));
-            let page: Rules = self.get(path).await?;
+            let page: RuleList = self.get(path).await?;
             all.extend(page.rules);
             after = page.next;
             if after.is_none() {
@@ -259,7 +131,7 @@ impl Api {
     ) -> Result<bool> {
         let path = Path::topic(topic).part("queues").part(queue.as_str());
         let path = path.part("rules").part(&rule.name);
-        let body = RuleBody { filter: &rule.filter, action: rule.action.as_ref() };
+        let body = rule.clone().body();
         Ok(self.client.call(Method::PUT, path, json(&body), None).await?.status == 201)
     }
 
@@ -275,7 +147,7 @@ impl Api {
     }
 
     /// `POST /rules/test`
-    pub(crate) async fn test_rule(&self, asked: &RuleTest) -> Result<RuleTested> {
+    pub(crate) async fn test_rule(&self, asked: &RuleTest) -> Result<RuleTestResult> {
         self.post(Path::api().part("rules").part("test"), asked).await
     }
 
@@ -286,40 +158,11 @@ impl Api {
         ask: &Ask,
         content_type: &'static str,
         body: Bytes,
-    ) -> Result<Received> {
+    ) -> Result<ReceivedMessage> {
         let path = Path::queue(queue).part("request").query("timeout-ms", ask.wait_ms);
         let path = ask.query.iter().fold(path, |path, (name, value)| path.query(name, value));
         let patience = Duration::from_millis(ask.wait_ms);
         let body = Some((content_type, body));
         self.client.call_patiently(Method::POST, path, body, None, patience).await?.json()
-    }
-
-    /// `PUT /queues/{queue}` with a specification from a file.
-    pub(crate) async fn declare_as(
-        &self,
-        queue: &QueueName,
-        spec: &Map<String, Value>,
-    ) -> Result<()> {
-        self.client.call(Method::PUT, Path::queue(queue), json(spec), None).await.map(drop)
-    }
-
-    /// `PATCH /queues/{queue}` with fields from a file.
-    pub(crate) async fn change(&self, queue: &QueueName, spec: &Map<String, Value>) -> Result<()> {
-        self.client.call(Method::PATCH, Path::queue(queue), json(spec), None).await.map(drop)
-    }
-
-    /// `GET /queues`, the specifications as they are written.
-    pub(crate) async fn specs(&self) -> Result<Vec<(String, Map<String, Value>)>> {
-        #[derive(Deserialize)]
-        struct Queues {
-            queues: Vec<Named>,
-        }
-        #[derive(Deserialize)]
-        struct Named {
-            name: String,
-            spec: Map<String, Value>,
-        }
-        let all: Queues = self.get(Path::api().part("queues")).await?;
-        Ok(all.queues.into_iter().map(|queue| (queue.name, queue.spec)).collect())
     }
 }

@@ -4,16 +4,15 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use malote_model::{QueueName, limits};
+use malote_wire_native::message::ReceivedMessage;
 use serde::{Serialize, Serializer};
 
-use crate::api::words::Received;
 use crate::api::{Api, Look};
 use crate::args::queue_name;
 use crate::failure::Failure;
-use crate::files;
 use crate::output::{Output, Row};
 use crate::watch::WatchArgs;
-use crate::when;
+use crate::{files, when};
 
 /// List dead letters with their reasons
 #[derive(clap::Args)]
@@ -60,7 +59,7 @@ impl Ls {
 }
 
 /// A dead letter in a list.
-struct DeadLetterRow(Received);
+struct DeadLetterRow(ReceivedMessage);
 
 impl Serialize for DeadLetterRow {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -108,7 +107,11 @@ impl Show {
     }
 }
 
-pub(super) async fn find(api: &Api, queue: &QueueName, seq: u64) -> anyhow::Result<Received> {
+pub(super) async fn find(
+    api: &Api,
+    queue: &QueueName,
+    seq: u64,
+) -> anyhow::Result<ReceivedMessage> {
     let page = api.dead_letters(queue, &Look { from: seq, max: 1, ..Look::default() }).await?;
     let found = page.messages.into_iter().find(|message| message.seq == seq);
     found.ok_or_else(|| {

@@ -1,9 +1,9 @@
 //! Redriving and deleting dead letters.
 
 use malote_model::QueueName;
+use malote_wire_native::dead_letter::RedriveRequest;
 
 use crate::api::Api;
-use crate::api::words::Redrive as Asked;
 use crate::args::queue_name;
 use crate::ask::Yes;
 use crate::output::Output;
@@ -32,7 +32,7 @@ pub(crate) struct Redrive {
 impl Redrive {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
         let all = self.seq.is_empty();
-        let asked = Asked {
+        let asked = RedriveRequest {
             limit: all.then_some(self.limit),
             seqs: (!all).then_some(self.seq),
             to: self.to.map(|to| to.as_str().to_owned()),

@@ -2,14 +2,13 @@
 
 use std::path::PathBuf;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use malote_model::{QueueName, SessionId};
-use serde_json::value::RawValue;
+use malote_model::{Properties, QueueName, SessionId, Value};
+use malote_wire_native::PropertyMap;
+use malote_wire_native::dead_letter::ResendRequest;
+use malote_wire_native::message::NewMessage;
 
 use super::look::find;
 use crate::api::Api;
-use crate::api::words::{NewMessage, Resend as Asked, raw_text};
 use crate::args::{queue_name, session_id};
 use crate::files;
 use crate::output::Output;
@@ -31,7 +30,7 @@ pub(crate) struct Resend {
     file: Option<PathBuf>,
     /// Set a property: NAME=TEXT, or NAME:=JSON
     #[arg(long = "prop", value_name = "NAME=VALUE", value_parser = property)]
-    props: Vec<(String, Box<RawValue>)>,
+    props: Vec<(String, Value)>,
     /// Delete a property
     #[arg(long, value_name = "NAME")]
     no_prop: Vec<String>,
@@ -55,21 +54,22 @@ impl Resend {
             (None, None) => None,
         };
         if let Some(bytes) = body {
-            let text = std::str::from_utf8(&bytes).ok();
-            message.body = text.map(raw_text);
-            message.body_base64 = text.is_none().then(|| STANDARD.encode(&bytes));
+            message.set_body(&bytes);
         }
-        let properties = message.properties.get_or_insert_default();
-        properties.0.retain(|(name, _)| !self.no_prop.contains(name));
+        let properties = message.properties.take().unwrap_or_default().0;
+        let kept = properties.iter().filter(|(name, _)| !self.no_prop.iter().any(|no| no == name));
+        let mut kept: Properties =
+            kept.map(|(name, value)| (name.to_owned(), value.clone())).collect();
         for (name, value) in self.props {
-            properties.set(&name, value);
+            kept.set(name, value);
         }
+        message.properties = Some(PropertyMap(kept));
         if let Some(session) = self.session {
             message.session = Some(session.as_str().to_owned());
         }
         message.id = self.id.or(message.id);
         let to = self.to.map(|to| to.as_str().to_owned());
-        let sent = api.resend(&self.queue, self.seq, &Asked { message, to }).await?;
+        let sent = api.resend(&self.queue, self.seq, &ResendRequest { message, to }).await?;
         let said = format!("dead letter {} sent again with sequence number {}", self.seq, sent.seq);
         out.changed(&sent, said)
     }

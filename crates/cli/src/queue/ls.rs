@@ -1,9 +1,13 @@
 //! Showing queues.
 
 use malote_model::QueueName;
+use malote_wire_native::queue::QueueInfo;
+use malote_wire_native::settings::{
+    DeadLetterSetting, DeadLetterWord, DedupSetting, DurabilityWord, KeyedTopicTarget,
+    OnExpiryWord, OverflowWord, RetryOrderWord, SessionsSetting, SessionsWord, StatusWord,
+};
 
 use crate::api::Api;
-use crate::api::words::{DeadLetterWord, Dedup, OrNone, Queue, SessionsWord};
 use crate::args::queue_name;
 use crate::output::{Facts, Output, Row};
 use crate::watch::WatchArgs;
@@ -47,11 +51,11 @@ impl Get {
 }
 
 /// A setting as text, or the text for a setting that is not set.
-fn or<T>(value: Option<OrNone<T>>, none: &str, shown: impl Fn(T) -> String) -> String {
-    value.and_then(|OrNone(value)| value).map_or_else(|| none.to_owned(), shown)
+fn or<T>(value: Option<Option<T>>, none: &str, shown: impl Fn(T) -> String) -> String {
+    value.flatten().map_or_else(|| none.to_owned(), shown)
 }
 
-impl Row for Queue {
+impl Row for QueueInfo {
     const NOUN: &'static str = "queue";
     const HEAD: &'static [&'static str] =
         &["NAME", "READY", "LOCKED", "LATER", "DEFERRED", "DEAD", "SESSIONS", "OLDEST", "STATE"];
@@ -59,7 +63,7 @@ impl Row for Queue {
     fn row(&self) -> Vec<String> {
         let counts = &self.counts;
         let sessions = match &self.spec.sessions {
-            Some(SessionsWord::Word(word)) if word == "none" => "-".to_owned(),
+            Some(SessionsSetting::Word(SessionsWord::None)) => "-".to_owned(),
             _ => counts.sessions.to_string(),
         };
         let oldest = counts.oldest_at.map_or_else(|| "-".to_owned(), when::age);
@@ -93,33 +97,35 @@ impl Row for Queue {
     }
 }
 
-impl Facts for Queue {
+impl Facts for QueueInfo {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let Self { spec, counts, totals, .. } = self;
-        let limit = |limit: Option<OrNone<u64>>| or(limit, "no limit", |max| max.to_string());
-        let time = |ms: Option<OrNone<u64>>| or(ms, "none", when::shown_ms);
-        let dedup = |Dedup { window_ms, per_session, content }: Dedup| {
+        let limit = |limit: Option<Option<u64>>| or(limit, "no limit", |max| max.to_string());
+        let time = |ms: Option<Option<u64>>| or(ms, "none", when::shown_ms);
+        let dedup = |DedupSetting { window_ms, per_session, content }: DedupSetting| {
             let of = if per_session { ", per session" } else { "" };
             let by = if content { ", by content" } else { "" };
             format!("{}{of}{by}", when::shown_ms(window_ms))
         };
         let sessions = match &spec.sessions {
-            Some(SessionsWord::Fixed(ids)) => format!("{} fixed: {}", ids.len(), ids.join(", ")),
-            Some(SessionsWord::Word(word)) => word.clone(),
+            Some(SessionsSetting::Fixed(ids)) => format!("{} fixed: {}", ids.len(), ids.join(", ")),
+            Some(SessionsSetting::Word(word)) => word.to_string(),
             None => "none".to_owned(),
         };
         let dead_letter = match &spec.dead_letter {
-            Some(DeadLetterWord::Queue { queue }) => format!("to queue {queue}"),
-            Some(DeadLetterWord::Topic { topic, key: None }) => format!("to topic {topic}"),
-            Some(DeadLetterWord::Topic { topic, key: Some(key) }) => {
+            Some(DeadLetterSetting::Queue(to)) => format!("to queue {}", to.queue),
+            Some(DeadLetterSetting::Topic(KeyedTopicTarget { topic, key: None })) => {
+                format!("to topic {topic}")
+            }
+            Some(DeadLetterSetting::Topic(KeyedTopicTarget { topic, key: Some(key) })) => {
                 format!("to topic {topic} as {key}")
             }
-            Some(DeadLetterWord::Word(word)) => word.clone(),
-            None => "own".to_owned(),
+            Some(DeadLetterSetting::Word(DeadLetterWord::Drop)) => "drop".to_owned(),
+            Some(DeadLetterSetting::Word(DeadLetterWord::Own)) | None => "own".to_owned(),
         };
         let none = || "none".to_owned();
         let to = |max: u8| format!("0 to {max}");
-        let word = |word: &Option<String>| word.clone().unwrap_or_default();
+        let word = |word: Option<&str>| word.unwrap_or_default().to_owned();
         let held = format!(
             "{} ready, {} locked, {} delayed, {} scheduled, {} deferred, {} dead",
             counts.ready,
@@ -158,27 +164,27 @@ impl Facts for Queue {
             ),
             ("totals", seen),
             ("lock", when::shown_ms(spec.lock_ms.unwrap_or_default())),
-            ("failed max", limit(spec.failed_max)),
-            ("receives max", limit(spec.receives_max)),
+            ("failed max", limit(spec.failed_max.map(|max| max.map(u64::from)))),
+            ("receives max", limit(spec.receives_max.map(|max| max.map(u64::from)))),
             ("dead letters", dead_letter),
-            ("durability", word(&spec.durability)),
-            ("retry", word(&spec.retry)),
+            ("durability", word(spec.durability.map(DurabilityWord::as_str))),
+            ("retry", word(spec.retry.map(RetryOrderWord::as_str))),
             ("delay", when::shown_ms(spec.delay_ms.unwrap_or_default())),
             ("message size", when::bytes(spec.message_bytes_max.unwrap_or_default())),
             ("backlog warning", spec.backlog_warning.unwrap_or_default().to_string()),
             ("time to live", time(spec.ttl_ms)),
-            ("on expiry", word(&spec.on_expiry)),
+            ("on expiry", word(spec.on_expiry.map(OnExpiryWord::as_str))),
             ("priorities", spec.priority_max.filter(|max| *max > 0).map_or_else(none, to)),
             ("de-duplication", or(spec.dedup, "none", dedup)),
             ("length max", limit(spec.length_max)),
             ("bytes max", or(spec.bytes_max, "no limit", when::bytes)),
-            ("overflow", word(&spec.overflow)),
+            ("overflow", word(spec.overflow.map(OverflowWord::as_str))),
             ("fair", spec.fair.unwrap_or_default().to_string()),
             ("auto-delete", spec.auto_delete.unwrap_or_default().to_string()),
             ("idle max", time(spec.idle_ms_max)),
             ("exclusive", spec.exclusive.unwrap_or_default().to_string()),
             ("forward to", or(spec.forward_to.clone(), "none", |to| to.to_string())),
-            ("status", word(&spec.status)),
+            ("status", word(spec.status.map(StatusWord::as_str))),
         ]
     }
 

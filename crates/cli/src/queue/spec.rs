@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use malote_model::SessionId;
+use malote_wire_native::settings::{
+    DeadLetterSetting, DeadLetterWord, DedupSetting, ForwardSetting, KeyedTopicTarget,
+    QueueSettings, QueueTarget, SessionsSetting, SessionsWord, TopicTarget,
+};
 
-use crate::api::words::{DeadLetterWord, Dedup, OrNone, SessionsWord, Spec, Target};
 use crate::args::{queue_name, session_id, topic_name};
 use crate::when;
 
@@ -76,14 +79,14 @@ pub(crate) struct SpecArgs {
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     lock: Option<Duration>,
     /// Failed deliveries before a message is dead-lettered, or `none` [default: 10]
-    #[arg(long, value_name = "COUNT", value_parser = limit)]
-    failed_max: Option<OrNone<u64>>,
+    #[arg(long, value_name = "COUNT", value_parser = limit::<u32>)]
+    failed_max: Option<OrNone<u32>>,
     /// Deliveries before a message is dead-lettered, or `none` [default: none]
-    #[arg(long, value_name = "COUNT", value_parser = limit)]
-    receives_max: Option<OrNone<u64>>,
+    #[arg(long, value_name = "COUNT", value_parser = limit::<u32>)]
+    receives_max: Option<OrNone<u32>>,
     /// Where dead letters go: `own`, `drop`, `queue:NAME` or `topic:NAME[:KEY]` [default: own]
     #[arg(long, value_name = "WHERE", value_parser = dead_letter)]
-    dead_letter: Option<DeadLetterWord>,
+    dead_letter: Option<DeadLetterSetting>,
     /// When a send is acknowledged [default: fsync]
     #[arg(long, value_enum, value_name = "MODE")]
     durability: Option<Durability>,
@@ -118,7 +121,7 @@ pub(crate) struct SpecArgs {
     #[arg(long, requires = "dedup")]
     dedup_per_session: bool,
     /// Maximum number of ready messages, or `none` [default: none]
-    #[arg(long, value_name = "COUNT", value_parser = limit)]
+    #[arg(long, value_name = "COUNT", value_parser = limit::<u64>)]
     length_max: Option<OrNone<u64>>,
     /// Maximum size of all ready messages, or `none` [default: none]
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -134,7 +137,7 @@ pub(crate) struct SpecArgs {
     idle_max: Option<OrNone<u64>>,
     /// Forward messages to `queue:NAME` or `topic:NAME`, or `none` [default: none]
     #[arg(long, value_name = "WHERE", value_parser = forward_to)]
-    forward_to: Option<OrNone<Target>>,
+    forward_to: Option<OrNone<ForwardSetting>>,
     /// The time to live of dead letters starts when they were enqueued, not when they were dead-lettered [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     dead_letters_keep_age: Option<bool>,
@@ -149,46 +152,43 @@ pub(crate) struct SpecArgs {
 
 impl SpecArgs {
     /// The settings in the format of the API.
-    pub(crate) fn spec(&self) -> Spec {
+    pub(crate) fn spec(&self) -> QueueSettings {
         let fixed = || self.session_ids.iter().map(|id| id.as_str().to_owned()).collect();
-        let word = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
-            value().map(|value| value.get_name().replace('-', "_"))
-        };
         let dedup = |OrNone(window)| {
             let (per_session, content) = (self.dedup_per_session, self.dedup_content);
-            OrNone(window.map(|window_ms| Dedup { window_ms, per_session, content }))
+            window.map(|window_ms| DedupSetting { window_ms, per_session, content })
         };
-        Spec {
+        QueueSettings {
             sessions: match self.sessions {
-                Some(Sessions::None) => Some(SessionsWord::Word("none".into())),
-                Some(Sessions::Dynamic) => Some(SessionsWord::Word("dynamic".into())),
+                Some(Sessions::None) => Some(SessionsWord::None.into()),
+                Some(Sessions::Dynamic) => Some(SessionsWord::Dynamic.into()),
                 None if self.session_ids.is_empty() => None,
-                None => Some(SessionsWord::Fixed(fixed())),
+                None => Some(SessionsSetting::Fixed(fixed())),
             },
             lock_ms: self.lock.map(when::ms),
-            failed_max: self.failed_max,
-            receives_max: self.receives_max,
+            failed_max: setting(&self.failed_max),
+            receives_max: setting(&self.receives_max),
             dead_letter: self.dead_letter.clone(),
-            durability: word(&|| self.durability?.to_possible_value()),
-            retry: word(&|| self.retry?.to_possible_value()),
+            durability: self.durability.and_then(word),
+            retry: self.retry.and_then(word),
             delay_ms: self.delay.map(when::ms),
             message_bytes_max: self.message_size,
             backlog_warning: self.backlog_warning,
-            ttl_ms: self.ttl,
-            on_expiry: word(&|| self.on_expiry?.to_possible_value()),
+            ttl_ms: setting(&self.ttl),
+            on_expiry: self.on_expiry.and_then(word),
             priority_max: self.priority_max,
             dedup: self.dedup.map(dedup),
-            length_max: self.length_max,
-            bytes_max: self.bytes_max,
-            overflow: word(&|| self.overflow?.to_possible_value()),
+            length_max: setting(&self.length_max),
+            bytes_max: setting(&self.bytes_max),
+            overflow: self.overflow.and_then(word),
             auto_delete: self.auto_delete,
-            idle_ms_max: self.idle_max,
-            // Only a connection can have such a queue, and a command line is none.
-            exclusive: None,
-            forward_to: self.forward_to.clone(),
+            idle_ms_max: setting(&self.idle_max),
+            forward_to: setting(&self.forward_to),
             dead_letters_keep_age: self.dead_letters_keep_age,
             fair: self.fair,
-            status: word(&|| self.status?.to_possible_value()),
+            status: self.status.and_then(word),
+            // `exclusive` is for native connections only.
+            ..QueueSettings::default()
         }
     }
 
@@ -196,6 +196,21 @@ impl SpecArgs {
     pub(super) fn is_empty(&self) -> bool {
         serde_json::to_string(&self.spec()).is_ok_and(|text| text == "{}")
     }
+}
+
+/// A setting that can be `none`.
+#[derive(Clone, Copy, Debug)]
+struct OrNone<T>(Option<T>);
+
+/// The setting as the API has it: absent, null or a value.
+fn setting<T: Clone>(given: &Option<OrNone<T>>) -> Option<Option<T>> {
+    given.as_ref().map(|OrNone(value)| value.clone())
+}
+
+/// The word of the API for a value of a flag.
+fn word<T: serde::de::DeserializeOwned>(flag: impl ValueEnum) -> Option<T> {
+    let name = flag.to_possible_value()?.get_name().replace('-', "_");
+    serde_json::from_value(name.into()).ok()
 }
 
 fn or_none<T>(
@@ -208,7 +223,7 @@ fn or_none<T>(
     }
 }
 
-fn limit(text: &str) -> Result<OrNone<u64>, String> {
+fn limit<T: std::str::FromStr>(text: &str) -> Result<OrNone<T>, String> {
     or_none(text, |text| text.parse().map_err(|_| "expected a number".into()))
 }
 
@@ -220,28 +235,31 @@ fn size(text: &str) -> Result<OrNone<u64>, String> {
     or_none(text, when::size)
 }
 
-fn dead_letter(text: &str) -> Result<DeadLetterWord, String> {
+fn dead_letter(text: &str) -> Result<DeadLetterSetting, String> {
     match text.split_once(':') {
-        None if matches!(text, "own" | "drop") => Ok(DeadLetterWord::Word(text.to_owned())),
-        Some(("queue", name)) => {
-            queue_name(name).map(|name| DeadLetterWord::Queue { queue: name.as_str().to_owned() })
-        }
+        None if text == "own" => Ok(DeadLetterSetting::Word(DeadLetterWord::Own)),
+        None if text == "drop" => Ok(DeadLetterSetting::Word(DeadLetterWord::Drop)),
+        Some(("queue", name)) => queue_name(name)
+            .map(|name| DeadLetterSetting::Queue(QueueTarget { queue: name.as_str().to_owned() })),
         Some(("topic", rest)) => {
             let (name, key) = rest.split_once(':').map_or((rest, None), |(n, k)| (n, Some(k)));
             let topic = topic_name(name)?.as_str().to_owned();
-            Ok(DeadLetterWord::Topic { topic, key: key.map(str::to_owned) })
+            let key = key.map(str::to_owned);
+            Ok(DeadLetterSetting::Topic(KeyedTopicTarget { topic, key }))
         }
         _ => Err("expected own, drop, queue:NAME or topic:NAME[:KEY]".to_owned()),
     }
 }
 
-fn forward_to(text: &str) -> Result<OrNone<Target>, String> {
+fn forward_to(text: &str) -> Result<OrNone<ForwardSetting>, String> {
     or_none(text, |text| match text.split_once(':') {
         Some(("queue", name)) => {
-            queue_name(name).map(|name| Target::Queue { queue: name.as_str().to_owned() })
+            let queue = queue_name(name)?.as_str().to_owned();
+            Ok(ForwardSetting::Queue(QueueTarget { queue }))
         }
         Some(("topic", name)) => {
-            topic_name(name).map(|name| Target::Topic { topic: name.as_str().to_owned() })
+            let topic = topic_name(name)?.as_str().to_owned();
+            Ok(ForwardSetting::Topic(TopicTarget { topic }))
         }
         _ => Err("expected queue:NAME or topic:NAME".to_owned()),
     })

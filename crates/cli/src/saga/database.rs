@@ -4,8 +4,8 @@ use std::pin::Pin;
 
 use anyhow::Context as _;
 use malote::{SagaState, SagaSummary};
+use malote_wire_native::saga::SagaDetails;
 
-use crate::api::sagas::SagaInFull;
 use crate::failure::Failure;
 
 /// The table with the sagas.
@@ -130,12 +130,10 @@ impl Database {
         Ok((all.collect(), next))
     }
 
-    pub(crate) async fn one(&self, saga: &str, id: &str) -> anyhow::Result<SagaInFull> {
+    pub(crate) async fn one(&self, saga: &str, id: &str) -> anyhow::Result<SagaDetails> {
         let none = || Failure::NotFound(format!("the database has no saga `{saga}` `{id}`"));
         let state = self.0.saga(saga, id).await.map_err(known)?.ok_or_else(none)?;
         let short = SagaSummary::new(id, Some(&state));
-        let data =
-            serde_json::from_str(state.data.get()).context("the data of the saga is not JSON")?;
-        Ok(SagaInFull { short, steps: state.steps, data: Some(data) })
+        Ok(SagaDetails { summary: short, steps: state.steps, data: Some(state.data) })
     }
 }

@@ -5,9 +5,9 @@ mod database;
 use malote::SagaSummary;
 use malote::saga::SagaStep;
 use malote_model::SessionId;
+use malote_wire_native::saga::SagaDetails;
 
 use self::database::DatabaseArgs;
-use crate::api::sagas::SagaInFull;
 use crate::api::{Api, ApiError};
 use crate::args::{noun, session_id};
 use crate::failure::Failure;
@@ -138,9 +138,9 @@ fn step(step: &SagaStep) -> String {
     text
 }
 
-impl Facts for SagaInFull {
+impl Facts for SagaDetails {
     fn facts(&self) -> Vec<(&'static str, String)> {
-        let short = &self.short;
+        let short = &self.summary;
         let mut facts = vec![
             ("id", short.id.clone()),
             ("status", short.status.clone()),
@@ -158,6 +158,6 @@ impl Facts for SagaInFull {
     }
 
     fn name(&self) -> String {
-        self.short.id.clone()
+        self.summary.id.clone()
     }
 }

@@ -1,6 +1,7 @@
 //! Generated messages: the sessions take turns, and each body has its number, so that the order can be checked.
 
-use crate::api::words::{NewMessage, raw_text};
+use malote_wire_native::body::BodyContent;
+use malote_wire_native::message::NewMessage;
 
 /// Generates messages.
 pub(crate) struct GeneratedLoad {
@@ -60,7 +61,7 @@ impl GeneratedLoad {
             text.pop();
             text.push_str(&format!(r#","fill":"{}"}}"#, "x".repeat(fill)));
         }
-        message.body = Some(raw_text(&text));
+        message.body = Some(BodyContent::text(text));
         message.content_type.get_or_insert_with(|| "application/json".to_owned());
         if let Some(id) = &self.template.id {
             message.id = Some(format!("{id}-{}", at + 1));
@@ -81,10 +82,8 @@ mod tests {
     fn sessions_take_turns_and_count_up() {
         let load = GeneratedLoad::new(NewMessage::default(), Some(2), 2, None, None);
         assert_eq!(load.total(), 4);
-        let bodies: Vec<_> = all(load)
-            .into_iter()
-            .map(|m| serde_json::from_str::<String>(m.body.unwrap().get()).unwrap())
-            .collect();
+        let bodies: Vec<_> =
+            all(load).into_iter().map(|m| m.body.unwrap().as_text().unwrap().to_owned()).collect();
         assert_eq!(bodies[0], r#"{"session":"session-1","number":1}"#);
         assert_eq!(bodies[1], r#"{"session":"session-2","number":1}"#);
         assert_eq!(bodies[3], r#"{"session":"session-2","number":2}"#);
@@ -94,8 +93,8 @@ mod tests {
     fn a_size_is_met() {
         let load = GeneratedLoad::new(NewMessage::default(), None, 1, Some(1), Some(200));
         let body = all(load).pop().and_then(|m| m.body).unwrap();
-        let text: String = serde_json::from_str(body.get()).unwrap();
+        let text = body.as_text().unwrap();
         assert_eq!(text.len(), 200);
-        serde_json::from_str::<serde_json::Value>(&text).unwrap();
+        serde_json::from_str::<serde_json::Value>(text).unwrap();
     }
 }

@@ -9,11 +9,13 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use malote_model::{QueueName, SessionId, limits};
+use malote_model::{QueueName, SessionId, Timestamp, Value, limits};
+use malote_wire_native::PropertyMap;
+use malote_wire_native::message::{MessageBatch, Moment, NewMessage, SentMessage};
+use malote_wire_native::settings::{QueueSettings, SessionsWord};
+use malote_wire_native::value::from_json;
 use serde::Serialize;
-use serde_json::value::RawValue;
 
-use crate::api::words::{Batch, NewMessage, Properties, SentOne, SessionsWord, Spec, raw_text};
 use crate::api::{Api, ApiError};
 use crate::args::{Remote, interrupted, queue_name, session_id};
 use crate::failure::Failure;
@@ -77,7 +79,7 @@ pub(crate) struct MessageArgs {
     id: Option<String>,
     /// Property: NAME=TEXT, or NAME:=JSON for a number or a boolean; may be repeated
     #[arg(long = "prop", value_name = "NAME=VALUE", value_parser = property, help_heading = "Message")]
-    props: Vec<(String, Box<RawValue>)>,
+    props: Vec<(String, Value)>,
     /// Subject, which workers use as the message type
     #[arg(long, value_name = "TEXT", help_heading = "Message")]
     subject: Option<String>,
@@ -130,7 +132,7 @@ struct LoadArgs {
 impl MessageArgs {
     /// For a queue, where a key selects the session.
     fn template(&self) -> NewMessage {
-        let from_key = (self.key.is_some() && self.session.is_none()).then_some(true);
+        let from_key = self.key.is_some() && self.session.is_none();
         NewMessage { session_from_key: from_key, ..self.message() }
     }
 
@@ -146,31 +148,22 @@ impl MessageArgs {
             correlation_id: self.correlation_id.clone(),
             reply_to: self.reply_to.clone(),
             delay_ms: self.delay.map(when::ms),
-            at: self.at.map(|at| raw_json(&at.to_string())),
+            at: self.at.map(|at| Moment(Timestamp(at))),
             ttl_ms: self.ttl.map(when::ms),
             priority: self.priority,
-            properties: (!self.props.is_empty()).then(|| {
-                let mut properties = Properties::default();
-                for (name, value) in &self.props {
-                    properties.set(name, value.clone());
-                }
-                properties
-            }),
+            properties: (!self.props.is_empty())
+                .then(|| PropertyMap(self.props.iter().cloned().collect())),
             ..NewMessage::default()
         }
     }
 }
 
-fn raw_json(text: &str) -> Box<RawValue> {
-    serde_json::from_str(text).expect("a number is JSON")
-}
-
 /// `NAME=TEXT` or `NAME:=JSON`.
-pub(crate) fn property(text: &str) -> Result<(String, Box<RawValue>), String> {
+pub(crate) fn property(text: &str) -> Result<(String, Value), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=TEXT or NAME:=JSON")?;
     let (name, value) = match name.strip_suffix(':') {
-        Some(name) => (name, serde_json::from_str(value).map_err(|e| format!("not JSON: {e}"))?),
-        None => (name, raw_text(value)),
+        Some(name) => (name, from_json(value).map_err(|e| format!("not JSON: {e}"))?),
+        None => (name, Value::String(value.to_owned())),
     };
     if name.is_empty() {
         return Err("expected a name before the =".to_owned());
@@ -204,7 +197,7 @@ impl Send {
             create(&api, &self.queue, source.has_sessions()).await?;
         }
         let mut pace = Pace::start(source.total(), self.load.rate);
-        let mut last: Vec<SentOne> = Vec::new();
+        let mut last: Vec<SentMessage> = Vec::new();
         let mut first_seq = None;
         let mut interrupt = std::pin::pin!(interrupted());
         let mut stopped = false;
@@ -222,7 +215,7 @@ impl Send {
                 }
                 () = pace.wait() => {}
             }
-            let sent = match api.send(&self.queue, &Batch { messages: &batch }).await {
+            let sent = match api.send(&self.queue, &MessageBatch { messages: batch }).await {
                 Ok(sent) => sent,
                 Err(error) => {
                     pace.stop();
@@ -325,8 +318,8 @@ async fn create(api: &Api, queue: &QueueName, sessions: bool) -> Result<(), ApiE
         Err(error) if missing(&error) => {}
         other => return other.map(drop),
     }
-    let word = if sessions { "dynamic" } else { "none" };
-    let spec = Spec { sessions: Some(SessionsWord::Word(word.into())), ..Spec::default() };
+    let word = if sessions { SessionsWord::Dynamic } else { SessionsWord::None };
+    let spec = QueueSettings { sessions: Some(word.into()), ..QueueSettings::default() };
     api.declare(queue, &spec).await?;
     crate::output::note(format_args!("queue `{queue}` created"));
     Ok(())
@@ -338,10 +331,11 @@ mod tests {
 
     #[test]
     fn properties_are_text_or_json() {
-        let read = |text: &str| property(text).map(|(name, value)| (name, value.get().to_owned()));
-        assert_eq!(read("a=b=c"), Ok(("a".into(), "\"b=c\"".into())));
-        assert_eq!(read("n:=1.50"), Ok(("n".into(), "1.50".into())));
-        assert_eq!(read("empty="), Ok(("empty".into(), "\"\"".into())));
+        let read = property;
+        assert_eq!(read("a=b=c"), Ok(("a".into(), Value::String("b=c".into()))));
+        assert_eq!(read("n:=1.50"), Ok(("n".into(), Value::F64(1.5))));
+        assert_eq!(read("n:=3"), Ok(("n".into(), Value::I64(3))));
+        assert_eq!(read("empty="), Ok(("empty".into(), Value::String(String::new()))));
         for bad in ["a", "=b", ":=1", "n:=one"] {
             assert!(read(bad).is_err(), "{bad}");
         }

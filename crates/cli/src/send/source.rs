@@ -4,11 +4,9 @@ use std::io::BufRead;
 use std::path::Path;
 
 use anyhow::Context;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use malote_wire_native::message::NewMessage;
 
 use super::load::GeneratedLoad;
-use crate::api::words::{NewMessage, raw_text};
 use crate::failure::Failure;
 use crate::files;
 
@@ -36,10 +34,7 @@ impl MessageSource {
         bytes: &[u8],
         count: Option<u64>,
     ) -> anyhow::Result<Self> {
-        match std::str::from_utf8(bytes) {
-            Ok(text) => message.body = Some(raw_text(text)),
-            Err(_) => message.body_base64 = Some(STANDARD.encode(bytes)),
-        }
+        message.set_body(bytes);
         Ok(Self::Copies { message: Box::new(message), count: count.unwrap_or(1), given: 0 })
     }
 

@@ -1,9 +1,9 @@
 //! Showing sessions, and breaking the lock of one.
 
 use malote_model::{QueueName, SessionId};
+use malote_wire_native::session::SessionInfo;
 
 use crate::api::Api;
-use crate::api::words::Session;
 use crate::args::{queue_name, session_id};
 use crate::ask::Yes;
 use crate::output::{Facts, Output, Row};
@@ -32,7 +32,7 @@ impl Ls {
     }
 }
 
-impl Row for Session {
+impl Row for SessionInfo {
     const NOUN: &'static str = "session";
     const HEAD: &'static [&'static str] =
         &["SESSION", "MESSAGES", "LOCKED", "FIRST", "STATE BYTES", "HELD UNTIL", "DELAYED UNTIL"];
@@ -54,7 +54,7 @@ impl Row for Session {
     }
 }
 
-impl Facts for Session {
+impl Facts for SessionInfo {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let names = [
             "session",

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use malote_model::{QueueName, SessionId};
+use malote_wire_native::session::AcceptRequest;
 
 use crate::api::Api;
-use crate::api::words::Accept;
 use crate::args::{queue_name, session_id};
 use crate::failure::Failure;
 use crate::files;
@@ -57,7 +57,10 @@ impl State {
                 };
             }
         };
-        let asked = Accept { session: Some(self.session.as_str().to_owned()), ..Accept::default() };
+        let asked = AcceptRequest {
+            session: Some(self.session.as_str().to_owned()),
+            ..AcceptRequest::default()
+        };
         let held = api.accept(&self.queue, &asked).await?.ok_or_else(|| {
             Failure::NotFound(format!("session `{}` cannot be locked now", self.session))
         })?;

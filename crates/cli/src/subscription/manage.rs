@@ -1,9 +1,10 @@
 //! Creating, deleting and showing subscriptions.
 
 use malote_model::TopicName;
+use malote_wire_native::rule::NamedRule;
+use malote_wire_native::topic::SubscriptionInfo;
 
 use crate::api::Api;
-use crate::api::topics::{NamedRule, Subscription};
 use crate::args::topic_name;
 use crate::ask::Yes;
 use crate::output::{Facts, Output, Row};
@@ -79,8 +80,7 @@ impl Create {
         });
         let rules = rules.transpose()?;
         let spec = self.spec.spec();
-        let (created, subscription) =
-            api.subscribe(&self.topic, &self.name, &spec, rules.as_deref()).await?;
+        let (created, subscription) = api.subscribe(&self.topic, &self.name, spec, rules).await?;
         let said = if created { "created" } else { "already exists with these settings" };
         let name = subscription.queue.name.clone();
         out.changed(&subscription, format_args!("subscription `{name}` {said}"))
@@ -116,7 +116,7 @@ impl Rm {
     }
 }
 
-impl Row for Subscription {
+impl Row for SubscriptionInfo {
     const NOUN: &'static str = "subscription";
     const HEAD: &'static [&'static str] = &["NAME", "READY", "LOCKED", "DEAD", "QUEUE"];
 
@@ -136,7 +136,7 @@ impl Row for Subscription {
     }
 }
 
-impl Facts for Subscription {
+impl Facts for SubscriptionInfo {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let mut facts = vec![("topic", self.topic.clone()), ("subscription", self.name.clone())];
         for rule in self.rules.iter().flatten() {

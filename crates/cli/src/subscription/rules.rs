@@ -2,9 +2,10 @@
 
 use clap::Subcommand;
 use malote_model::{QueueName, TopicName};
+use malote_wire_native::rule::NamedRule;
+use malote_wire_native::topic::BoundRule;
 
 use crate::api::Api;
-use crate::api::topics::{Bound, NamedRule};
 use crate::args::topic_name;
 use crate::output::{Output, Row};
 use crate::rule::{FilterArgs, rule_line};
@@ -93,7 +94,7 @@ impl Rules {
     }
 }
 
-impl Row for Bound {
+impl Row for BoundRule {
     const NOUN: &'static str = "rule";
     const HEAD: &'static [&'static str] = &["RULE", "QUEUE", "FILTER"];
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use malote_model::TopicName;
-use serde_json::{Map, Value, json};
+use malote_wire_native::settings::DedupSetting;
+use malote_wire_native::topic::{TopicInfo, TopicKindWord, TopicSettings};
 
 use crate::api::Api;
-use crate::api::topics::Topic;
 use crate::args::topic_name;
 use crate::ask::Yes;
 use crate::output::{Facts, Output, Row};
@@ -89,15 +89,25 @@ pub(crate) struct Create {
 
 impl Create {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
-        let kind = self.kind.to_possible_value().map(|value| value.get_name().to_owned());
-        let mut spec: Map<String, Value> = Map::new();
-        spec.insert("kind".into(), kind.into());
-        spec.insert("auto_delete".into(), self.auto_delete.into());
-        spec.insert("internal".into(), self.internal.into());
-        if let Some(window) = self.dedup {
-            let dedup = json!({"window_ms": when::ms(window), "content": self.dedup_content});
-            spec.insert("dedup".into(), dedup);
-        }
+        let kind = match self.kind {
+            Kind::Filter => TopicKindWord::Filter,
+            Kind::Direct => TopicKindWord::Direct,
+            Kind::Fanout => TopicKindWord::Fanout,
+            Kind::Topic => TopicKindWord::Topic,
+            Kind::Headers => TopicKindWord::Headers,
+        };
+        let dedup = self.dedup.map(|window| DedupSetting {
+            window_ms: when::ms(window),
+            per_session: false,
+            content: self.dedup_content,
+        });
+        let spec = TopicSettings {
+            kind: Some(kind),
+            auto_delete: Some(self.auto_delete),
+            internal: Some(self.internal),
+            dedup: dedup.map(Some),
+            status: None,
+        };
         let (created, topic) = api.declare_topic(&self.topic, &spec).await?;
         let said = if created { "created" } else { "already exists with these settings" };
         out.changed(&topic, format_args!("topic `{}` {said}", topic.name))
@@ -127,7 +137,11 @@ impl Rm {
     }
 }
 
-impl Row for Topic {
+fn kind(topic: &TopicInfo) -> &'static str {
+    topic.spec.kind.map_or("filter", TopicKindWord::as_str)
+}
+
+impl Row for TopicInfo {
     const NOUN: &'static str = "topic";
     const HEAD: &'static [&'static str] =
         &["NAME", "KIND", "QUEUES", "RULES", "SCHEDULED", "COPIES"];
@@ -135,7 +149,7 @@ impl Row for Topic {
     fn row(&self) -> Vec<String> {
         vec![
             self.name.clone(),
-            self.kind().to_owned(),
+            kind(self).to_owned(),
             self.queues.to_string(),
             self.rules.to_string(),
             self.scheduled.to_string(),
@@ -148,21 +162,21 @@ impl Row for Topic {
     }
 }
 
-impl Facts for Topic {
+impl Facts for TopicInfo {
     fn facts(&self) -> Vec<(&'static str, String)> {
-        let flag = |name: &str| self.spec.get(name).is_some_and(|value| *value == true).to_string();
-        let window = self.spec.get("dedup").and_then(|dedup| dedup["window_ms"].as_u64());
+        let flag = |value: Option<bool>| value.unwrap_or_default().to_string();
+        let window = self.spec.dedup.flatten().map(|dedup| dedup.window_ms);
         vec![
             ("name", self.name.clone()),
-            ("kind", self.kind().to_owned()),
+            ("kind", kind(self).to_owned()),
             ("created", when::shown(self.created_at)),
             ("queues", self.queues.to_string()),
             ("rules", self.rules.to_string()),
             ("scheduled", self.scheduled.to_string()),
             ("waiting", self.waiting.to_string()),
             ("copies made", self.totals.copies.to_string()),
-            ("auto-delete", flag("auto_delete")),
-            ("internal", flag("internal")),
+            ("auto-delete", flag(self.spec.auto_delete)),
+            ("internal", flag(self.spec.internal)),
             ("de-duplication", window.map_or_else(|| "none".to_owned(), when::shown_ms)),
         ]
     }

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use malote_model::{TopicName, limits};
+use malote_wire_native::message::{MessageBatch, SentMessage};
 
 use crate::api::Api;
-use crate::api::words::{Batch, SentOne};
 use crate::args::topic_name;
 use crate::failure::Failure;
 use crate::output::{Format, Output, Row};
@@ -37,7 +37,7 @@ pub(crate) struct Publish {
 /// What was published, with the copies made.
 #[derive(serde::Serialize)]
 #[serde(transparent)]
-struct Published(SentOne);
+struct Published(SentMessage);
 
 impl Row for Published {
     const HEAD: &'static [&'static str] = &["ID", "COPIES"];
@@ -65,7 +65,7 @@ impl Publish {
             if batch.is_empty() {
                 break;
             }
-            let sent = api.publish(&self.topic, &Batch { messages: &batch }).await?;
+            let sent = api.publish(&self.topic, &MessageBatch { messages: batch }).await?;
             let sent: Vec<Published> = sent.into_iter().map(Published).collect();
             match out.format() {
                 // One document has to wait for its end.

@@ -6,7 +6,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use malote_model::{QueueName, TopicName};
+use malote_model::{QueueName, QueueSpec, TopicName, TopicSpec};
+use malote_wire_native::fields::field_names;
+use malote_wire_native::rule::{NamedRule, RuleBody};
+use malote_wire_native::settings::{self, QueueSettings};
+use malote_wire_native::topic::TopicSettings;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::{Fields, Rules, Subscription, Topic, Topology};
@@ -15,36 +21,25 @@ use crate::failure::Failure;
 /// Tables that other versions know.
 const LATER: [&str; 2] = ["streams", "schedules"];
 
-/// What a queue is when nothing is said; a test holds it against the server.
-pub(super) fn queue_defaults() -> Fields {
-    fields(json!({
-        "sessions": "none", "lock_ms": 30_000, "failed_max": 10, "receives_max": null, "dead_letter": "own",
-        "durability": "fsync", "retry": "hold", "delay_ms": 0, "message_bytes_max": 1 << 20,
-        "backlog_warning": 1000, "ttl_ms": null, "on_expiry": "drop", "priority_max": 0, "dedup": null,
-        "length_max": null, "bytes_max": null, "overflow": "reject", "auto_delete": false, "idle_ms_max": null,
-        "exclusive": false, "forward_to": null, "dead_letters_keep_age": false, "fair": false,
-        "status": "active",
-    }))
+/// The settings of a queue without any in the file.
+pub(super) fn queue_defaults() -> anyhow::Result<Fields> {
+    fields_of(&QueueSettings::from(QueueSpec::default()))
 }
 
-/// What a topic is when nothing is said.
-pub(super) fn topic_defaults() -> Fields {
-    fields(json!({
-        "kind": "filter", "auto_delete": false, "internal": false, "dedup": null, "status": "active",
-    }))
+/// The settings of a topic without any in the file.
+pub(super) fn topic_defaults() -> anyhow::Result<Fields> {
+    fields_of(&TopicSettings::from(TopicSpec::default()))
 }
 
-/// Settings that can be none.
-const MAY_BE_NONE: [&str; 8] = [
-    "failed_max",
-    "receives_max",
-    "ttl_ms",
-    "dedup",
-    "length_max",
-    "bytes_max",
-    "idle_ms_max",
-    "forward_to",
-];
+/// A type of the API as fields.
+pub(super) fn fields_of(value: &impl Serialize) -> anyhow::Result<Fields> {
+    Ok(fields(serde_json::to_value(value)?))
+}
+
+/// Whether a setting can be null, which TOML does not have.
+fn is_nullable(name: &str) -> bool {
+    settings::is_nullable::<QueueSettings>(name) || settings::is_nullable::<TopicSettings>(name)
+}
 
 fn fields(value: Value) -> Fields {
     match value {
@@ -111,7 +106,7 @@ fn topology(document: Value) -> anyhow::Result<Topology> {
                             "is not a queue of its own: write subscriptions under their topic";
                         return Err(wrong(&at, why));
                     }
-                    let spec = complete(&at, table(&at, spec)?, queue_defaults())?;
+                    let spec = queue_settings(&at, table(&at, spec)?)?;
                     if spec.get("exclusive") == Some(&Value::Bool(true)) {
                         let why =
                             "an exclusive queue belongs to a connection and cannot stand in a file";
@@ -145,7 +140,8 @@ fn topic(at: &str, mut spec: Fields) -> anyhow::Result<Topic> {
         None => Ok(Map::new()),
     };
     let (subscriptions, bindings) = (take("subscriptions")?, take("bindings")?);
-    let spec = complete(at, spec, topic_defaults())?;
+    let spec: TopicSettings = read_settings(at, spec)?;
+    let spec = fields_of(&TopicSettings::from(spec.apply_to(TopicSpec::default())))?;
     let kind = spec.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
     let mut topic = Topic { spec, ..Topic::default() };
     for (name, value) in subscriptions {
@@ -155,7 +151,7 @@ fn topic(at: &str, mut spec: Fields) -> anyhow::Result<Topic> {
             Some(given) => rules(&format!("{at}.rules"), given)?,
             None => default_rules(&kind),
         };
-        let spec = complete(&at, spec, queue_defaults())?;
+        let spec = queue_settings(&at, spec)?;
         topic.subscriptions.insert(name, Subscription { spec, rules });
     }
     for (queue, value) in bindings {
@@ -187,66 +183,50 @@ fn rules(at: &str, value: Value) -> anyhow::Result<Rules> {
                 format!("`{unknown}` is unknown: a rule has filter and action"),
             ));
         }
-        all.insert(name, normal_rule(rule));
+        let body = serde_json::from_value(Value::Object(rule)).map_err(|e| wrong(&at, e))?;
+        all.insert(name, normal_rule(body)?);
     }
     Ok(all)
 }
 
-/// A rule as the server writes it, so that two can be compared.
-pub(super) fn normal_rule(mut rule: Fields) -> Fields {
-    if rule.get("action").is_some_and(Value::is_null) {
-        rule.remove("action");
-    }
-    rule.entry("filter").or_insert_with(|| "all".into());
-    let sql = |value: &mut Value| {
-        let bare = value.get("parameters").is_none_or(|all| *all == json!({}));
-        if let Some(text) = value.get("text").filter(|_| bare).cloned() {
-            *value = text;
-        }
+/// A rule as the server writes it, so that rules can be compared.
+pub(super) fn normal_rule(body: RuleBody) -> anyhow::Result<Fields> {
+    let normal = match body.clone().rule("rule".into()) {
+        Ok(rule) => NamedRule::from(&rule).body(),
+        // The server explains what is wrong with it.
+        Err(_) => body,
     };
-    if let Some(action) = rule.get_mut("action") {
-        sql(action);
-    }
-    let Some(Value::Object(filter)) = rule.get_mut("filter") else { return rule };
-    if let Some(text) = filter.get_mut("sql") {
-        sql(text);
-    }
-    if let Some(Value::Object(headers)) = filter.get_mut("headers") {
-        headers.entry("match").or_insert_with(|| "all".into());
-        headers.entry("values").or_insert_with(|| json!({}));
-    }
-    if let Some(Value::Object(correlation)) = filter.get_mut("correlation") {
-        correlation.retain(|name, value| {
-            !(value.is_null() || name == "properties" && *value == json!({}))
-        });
-    }
-    rule
+    fields_of(&normal)
 }
 
-/// Every field: what is given over the defaults. What is unknown is refused.
-fn complete(at: &str, given: Fields, defaults: Fields) -> anyhow::Result<Fields> {
-    let mut all = defaults;
-    for (name, mut value) in given {
-        if !all.contains_key(&name) {
-            let known: Vec<&str> = all.keys().map(String::as_str).collect();
+/// All settings of a queue: those in the file, and the defaults.
+fn queue_settings(at: &str, given: Fields) -> anyhow::Result<Fields> {
+    let settings: QueueSettings = read_settings(at, given)?;
+    let spec = settings.apply_to(QueueSpec::default()).map_err(|e| wrong(at, e))?;
+    fields_of(&QueueSettings::from(spec))
+}
+
+/// Reads settings. Unknown names are refused, and `"none"` is null where a setting can be null.
+fn read_settings<T: DeserializeOwned>(at: &str, mut given: Fields) -> anyhow::Result<T> {
+    let known = field_names::<T>();
+    for (name, value) in &mut given {
+        if !known.contains(&name.as_str()) {
+            let mut known = known.to_vec();
+            known.sort_unstable();
             let why = format!("`{name}` is unknown: use {}", known.join(", "));
             return Err(wrong(at, why));
         }
-        if value == "none" && MAY_BE_NONE.contains(&name.as_str()) {
-            value = Value::Null;
+        if value == "none" && is_nullable(name) {
+            *value = Value::Null;
         }
-        all.insert(name, value);
     }
-    if let Some(Value::Object(dedup)) = all.get_mut("dedup") {
-        dedup.entry("per_session").or_insert(false.into());
-        dedup.entry("content").or_insert(false.into());
-    }
-    Ok(all)
+    serde_json::from_value(Value::Object(given)).map_err(|e| wrong(at, e))
 }
 
 /// The document of what is there; fields that have their defaults are left out.
-pub(super) fn document(all: &Topology) -> Value {
-    let sparse = |spec: &Fields, defaults: Fields| -> Fields {
+pub(super) fn document(all: &Topology) -> anyhow::Result<Value> {
+    let (queue_defaults, topic_defaults) = (queue_defaults()?, topic_defaults()?);
+    let sparse = |spec: &Fields, defaults: &Fields| -> Fields {
         let differs = |(name, value): &(&String, &Value)| defaults.get(*name) != Some(*value);
         spec.iter().filter(differs).map(|(name, value)| (name.clone(), value.clone())).collect()
     };
@@ -255,15 +235,15 @@ pub(super) fn document(all: &Topology) -> Value {
     };
     let mut queues = Map::new();
     for (name, spec) in &all.queues {
-        queues.insert(name.clone(), sparse(spec, queue_defaults()).into());
+        queues.insert(name.clone(), sparse(spec, &queue_defaults).into());
     }
     let mut topics = Map::new();
     for (name, topic) in &all.topics {
-        let mut shown = sparse(&topic.spec, topic_defaults());
+        let mut shown = sparse(&topic.spec, &topic_defaults);
         let kind = topic.spec.get("kind").and_then(Value::as_str).unwrap_or_default();
         let mut subscriptions = Map::new();
         for (name, subscription) in &topic.subscriptions {
-            let mut shown = sparse(&subscription.spec, queue_defaults());
+            let mut shown = sparse(&subscription.spec, &queue_defaults);
             if subscription.rules != default_rules(kind) {
                 shown.insert("rules".into(), named(&subscription.rules).into());
             }
@@ -278,7 +258,7 @@ pub(super) fn document(all: &Topology) -> Value {
         }
         topics.insert(name.clone(), shown.into());
     }
-    json!({"queues": queues, "topics": topics})
+    Ok(json!({"queues": queues, "topics": topics}))
 }
 
 /// The document as TOML.
@@ -290,7 +270,7 @@ pub(super) fn toml_of(document: &Value) -> anyhow::Result<String> {
 
 fn toml_value(name: &str, value: &Value) -> anyhow::Result<toml::Value> {
     Ok(match value {
-        Value::Null if MAY_BE_NONE.contains(&name) => "none".into(),
+        Value::Null if is_nullable(name) => "none".into(),
         Value::Null => {
             toml::Value::Table(toml::Table::from_iter([("$type".to_owned(), "null".into())]))
         }
@@ -341,7 +321,7 @@ mod tests {
             [topics.sales.subscriptions.all]
         "##;
         let all = toml(text).unwrap();
-        let document = document(&all);
+        let document = document(&all).unwrap();
         assert_eq!(toml(&toml_of(&document).unwrap()).unwrap(), all);
         assert_eq!(topology(document).unwrap(), all);
         assert_eq!(all.topics["sales"].subscriptions["all"].rules, default_rules("filter"));
@@ -350,7 +330,7 @@ mod tests {
 
     #[test]
     fn rules_written_in_two_ways_are_one() {
-        let rule = |value: Value| normal_rule(fields(value));
+        let rule = |value: Value| normal_rule(serde_json::from_value(value).unwrap()).unwrap();
         assert_eq!(rule(json!({})), rule(json!({"filter": "all", "action": null})));
         assert_eq!(
             rule(json!({"filter": {"sql": {"text": "a = 1", "parameters": {}}}})),

@@ -1,24 +1,24 @@
 //! What is there, as the server says it.
 
 use malote_model::{QueueName, TopicName};
-use serde_json::{Map, Value};
+use malote_wire_native::queue::QueueInfo;
 
-use super::file::normal_rule;
-use super::{Fields, Subscription, Topic, Topology};
+use super::file::{fields_of, normal_rule};
+use super::{Subscription, Topic, Topology};
 use crate::api::Api;
-use crate::api::topics::NamedRule;
 
 /// Everything that could stand in a file. Queues of connections come and go with them.
 pub(super) async fn read(api: &Api) -> anyhow::Result<Topology> {
     let mut all = Topology::default();
     for topic in api.topics().await? {
-        let spec = topic.spec.clone();
+        let spec = fields_of(&topic.spec)?;
         all.topics.insert(topic.name, Topic { spec, ..Topic::default() });
     }
-    for (name, spec) in api.specs().await? {
-        if spec.get("exclusive") == Some(&Value::Bool(true)) {
+    for QueueInfo { name, spec, .. } in api.queues().await? {
+        if spec.exclusive == Some(true) {
             continue;
         }
+        let spec = fields_of(&spec)?;
         let queue = QueueName::new(&name)?;
         match queue.subscription_of() {
             None => drop(all.queues.insert(name, spec)),
@@ -47,11 +47,8 @@ pub(super) async fn read(api: &Api) -> anyhow::Result<Topology> {
                 // A queue of a connection.
                 None => continue,
             };
-            let NamedRule { name, filter, action } = bound.rule;
-            let mut rule: Fields = Map::new();
-            rule.insert("filter".into(), filter);
-            action.map(|action| rule.insert("action".into(), action));
-            rules.insert(name, normal_rule(rule));
+            let name = bound.rule.name.clone();
+            rules.insert(name, normal_rule(bound.rule.body())?);
         }
     }
     Ok(all)

@@ -8,17 +8,17 @@ mod live;
 mod plan;
 mod steps;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use plan::Plan;
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
 
 use crate::args::Remote;
 use crate::ask::Yes;
 use crate::failure::Failure;
 use crate::output::Format;
 use crate::when::count;
-use plan::Plan;
 
 /// Fields and values.
 type Fields = Map<String, Value>;
@@ -115,7 +115,7 @@ pub(crate) struct Export {
 impl Export {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         self.remote.run(|api, mut out| async move {
-            let document = file::document(&live::read(&api).await?);
+            let document = file::document(&live::read(&api).await?)?;
             match out.format() {
                 Format::Json | Format::Ndjson => out.json(&document),
                 Format::Table | Format::Name => out.text(file::toml_of(&document)?),

@@ -1,13 +1,14 @@
 //! Carrying a plan out, one call to the server after the other.
 
 use malote_model::{QueueName, TopicName};
+use malote_wire_native::message::NewMessage;
+use malote_wire_native::rule::{NamedRule, RuleBody, RuleTest};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::plan::{Plan, Step};
 use super::{Fields, Rules};
 use crate::api::Api;
-use crate::api::topics::{NamedRule, RuleTest};
-use crate::api::words::NewMessage;
 
 /// Lets the server look at every new rule before anything changes: a SQL text may be wrong.
 pub(super) async fn check_rules(api: &Api, plan: &Plan) -> anyhow::Result<()> {
@@ -28,7 +29,7 @@ pub(super) async fn check_rules(api: &Api, plan: &Plan) -> anyhow::Result<()> {
 }
 
 async fn check(api: &Api, name: &str, rule: &Fields) -> anyhow::Result<()> {
-    let (filter, action) = parts(rule);
+    let RuleBody { filter, action } = read(rule)?;
     let test = RuleTest { filter, action, message: NewMessage::default() };
     api.test_rule(&test)
         .await
@@ -36,13 +37,14 @@ async fn check(api: &Api, name: &str, rule: &Fields) -> anyhow::Result<()> {
         .map_err(|error| anyhow::Error::new(error).context(name.to_owned()))
 }
 
-fn parts(rule: &Fields) -> (Value, Option<Value>) {
-    (rule.get("filter").cloned().unwrap_or_else(|| "all".into()), rule.get("action").cloned())
+/// Fields as a type of the API.
+fn read<T: DeserializeOwned>(fields: &Fields) -> anyhow::Result<T> {
+    Ok(serde_json::from_value(Value::Object(fields.clone()))?)
 }
 
-fn named(name: &str, rule: &Fields) -> NamedRule {
-    let (filter, action) = parts(rule);
-    NamedRule { name: name.to_owned(), filter, action }
+fn named(name: &str, rule: &Fields) -> anyhow::Result<NamedRule> {
+    let RuleBody { filter, action } = read(rule)?;
+    Ok(NamedRule { name: name.to_owned(), filter, action })
 }
 
 /// Makes every change. The first that fails ends it; applying again goes on from there.
@@ -57,17 +59,19 @@ pub(super) async fn carry_out(api: &Api, plan: &Plan) -> anyhow::Result<()> {
 async fn step(api: &Api, step: &Step) -> anyhow::Result<()> {
     match step {
         Step::Nothing => Ok(()),
-        Step::MakeTopic(topic, spec) => Ok(api.declare_topic(topic, spec).await.map(drop)?),
+        Step::MakeTopic(topic, spec) => {
+            Ok(api.declare_topic(topic, &read(spec)?).await.map(drop)?)
+        }
         Step::RemoveTopic(topic) => Ok(api.delete_topic(topic).await?),
-        Step::MakeQueue(queue, spec) => Ok(api.declare_as(queue, spec).await?),
+        Step::MakeQueue(queue, spec) => Ok(api.declare(queue, &read(spec)?).await.map(drop)?),
         Step::Subscribe(queue, spec, rules) => subscribe(api, queue, spec, rules).await,
-        Step::Change(queue, fields) => Ok(api.change(queue, fields).await?),
+        Step::Change(queue, fields) => Ok(api.update(queue, &read(fields)?).await.map(drop)?),
         Step::RemoveQueue(queue) => Ok(api.delete(queue).await?),
         Step::AddRule(topic, queue, name, rule) => {
-            Ok(api.bind(topic, queue, &named(name, rule)).await.map(drop)?)
+            Ok(api.bind(topic, queue, &named(name, rule)?).await.map(drop)?)
         }
         Step::ReplaceRule(topic, queue, name, rule) => {
-            replace(api, topic, queue, &named(name, rule)).await
+            replace(api, topic, queue, &named(name, rule)?).await
         }
         Step::RemoveRule(topic, queue, rule) => Ok(api.unbind(topic, queue, rule).await?),
     }
@@ -82,8 +86,9 @@ async fn subscribe(
     let Some((topic, name)) = queue.subscription_of() else {
         anyhow::bail!("`{queue}` is not a subscription");
     };
-    let rules: Vec<_> = rules.iter().map(|(name, rule)| named(name, rule)).collect();
-    Ok(api.subscribe(&topic, name, spec, Some(&rules)).await.map(drop)?)
+    let rules: Vec<_> =
+        rules.iter().map(|(name, rule)| named(name, rule)).collect::<anyhow::Result<_>>()?;
+    Ok(api.subscribe(&topic, name, read(spec)?, Some(rules)).await.map(drop)?)
 }
 
 /// The new rule stands beside the old one for a moment, under another name: no message goes past both of them.

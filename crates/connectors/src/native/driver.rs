@@ -12,6 +12,9 @@ use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use malote_model::LeaseToken;
+use malote_wire_native::frame::{
+    AnyReply, ClientFrame, ReleaseFrame, Reply, ResumeFrame, SettleFrame, Welcome,
+};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::WebSocketStream;
@@ -19,7 +22,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
-use super::frames::{Answer, Frame, Reply, Says, SettleItem, Welcome, decode, encode};
+use super::codec::{ServerFrame, decode, delivery, encode, settle_requests};
 use super::target::Target;
 use crate::broker::{BrokerError, Delivery, Settle};
 use crate::dial::{DialError, Stream, dial};
@@ -47,9 +50,9 @@ pub(super) type Said = Result<Vec<Delivery>, BrokerError>;
 pub(super) enum Ask {
     /// Asks the server. `frame` gets the number of the request.
     Call {
-        frame: Box<dyn FnOnce(u64) -> Frame + Send>,
+        frame: Box<dyn FnOnce(u64) -> ClientFrame + Send>,
         about: About,
-        reply: Option<oneshot::Sender<Result<Answer, BrokerError>>>,
+        reply: Option<oneshot::Sender<Result<AnyReply, BrokerError>>>,
     },
     /// An orderly end.
     Close(oneshot::Sender<()>),
@@ -96,7 +99,7 @@ struct Waiting {
 }
 
 /// Who waits for an answer.
-type Replies = Option<oneshot::Sender<Result<Answer, BrokerError>>>;
+type Replies = Option<oneshot::Sender<Result<AnyReply, BrokerError>>>;
 
 struct Driver {
     target: Arc<Target>,
@@ -109,7 +112,7 @@ struct Driver {
     /// Leases that this side knows of, each with its consumer, and holds, with none.
     known: HashMap<LeaseToken, Option<u64>>,
     /// What the driver itself has to say: a session or messages that nobody waited for.
-    own: Vec<Frame>,
+    own: Vec<ClientFrame>,
     requests_max: usize,
     silence_max: Duration,
 }
@@ -172,7 +175,7 @@ pub(super) async fn drive(
     }
 }
 
-/// Says that it is over, and waits until the server has given back what was still out. A process that ends before that
+/// ServerFrame that it is over, and waits until the server has given back what was still out. A process that ends before that
 /// looks like one that was lost: its messages would count as failed.
 async fn say_goodbye(socket: &mut Socket) {
     if socket.close(None).await.is_ok() {
@@ -212,7 +215,7 @@ async fn open(target: &Target) -> Result<(Socket, Welcome), BrokerError> {
             match socket.next().await {
                 Some(Ok(Message::Binary(bytes))) => {
                     let says = decode(&bytes).map_err(|e| unreachable(e.to_string()))?;
-                    if let Some(Says::Welcome(welcome)) = says.into_iter().next() {
+                    if let Some(ServerFrame::Welcome(welcome)) = says.into_iter().next() {
                         return Ok((socket, welcome));
                     }
                     return Err(unreachable("it says no welcome".into()));
@@ -291,7 +294,7 @@ impl Driver {
                     }
                     permit = to_write.reserve(), if full || !self.own.is_empty() => {
                         let Ok(permit) = permit else { continue };
-                        let frames: Vec<Frame> = self.own.drain(..).collect();
+                        let frames: Vec<ClientFrame> = self.own.drain(..).collect();
                         match encode(&frames) {
                             Ok(bytes) if !frames.is_empty() => permit.send(bytes),
                             Ok(_) => {}
@@ -341,7 +344,7 @@ impl Driver {
     }
 
     /// What a caller wants becomes a frame. Some of an end.
-    fn take(&mut self, ask: Ask, frames: &mut Vec<Frame>) -> Option<oneshot::Sender<()>> {
+    fn take(&mut self, ask: Ask, frames: &mut Vec<ClientFrame>) -> Option<oneshot::Sender<()>> {
         match ask {
             Ask::Call { frame, mut about, reply } => {
                 // Nobody waits any more, and it was not begun: it need not be.
@@ -376,7 +379,12 @@ impl Driver {
         Ok(())
     }
 
-    fn number(&mut self, frame: impl FnOnce(u64) -> Frame, about: About, reply: Replies) -> Frame {
+    fn number(
+        &mut self,
+        frame: impl FnOnce(u64) -> ClientFrame,
+        about: About,
+        reply: Replies,
+    ) -> ClientFrame {
         let id = self.next_id;
         self.next_id += 1;
         self.waiting.insert(id, Waiting { about, reply });
@@ -384,15 +392,17 @@ impl Driver {
     }
 
     fn hear(&mut self, bytes: &[u8]) -> Result<(), rmp_serde::decode::Error> {
-        for says in decode(bytes)? {
-            match says {
-                Says::Reply(reply) => self.answered(*reply),
-                Says::Deliver(deliver) => {
-                    let all = deliver.messages.into_iter().filter_map(|m| m.into_delivery());
+        for frame in decode(bytes)? {
+            match frame {
+                ServerFrame::Reply(reply) => self.answered(reply),
+                ServerFrame::Deliver(deliver) => {
+                    let all = deliver.messages.into_iter().filter_map(delivery);
                     self.deliver(deliver.consumer, all.collect());
                 }
-                Says::Ended(ended) => self.end(ended.consumer, ended.problem.into()),
-                Says::Welcome(_) => {}
+                ServerFrame::Ended(ended) => {
+                    self.end(ended.consumer, BrokerError::from(*ended.problem))
+                }
+                ServerFrame::Welcome(_) => {}
             }
         }
         Ok(())
@@ -415,8 +425,9 @@ impl Driver {
         };
         if let Some(queue) = queue {
             // The source was let go while they were on their way: they were not tried.
-            let items = SettleItem::all(leases.into_iter().map(Settle::release).collect());
-            let frame = |id| Frame::Settle { id, queue, items };
+            let items = settle_requests(leases.into_iter().map(Settle::release).collect());
+            let frame =
+                |id| ClientFrame::Settle(SettleFrame { id, queue, items, transaction: None });
             let frame = self.number(frame, About::Nothing, None);
             self.own.push(frame);
         }
@@ -440,7 +451,7 @@ impl Driver {
         }
     }
 
-    fn answered(&mut self, reply: Reply) {
+    fn answered(&mut self, reply: Reply<AnyReply>) {
         let Reply { id: Some(id), ok, problem } = reply else { return };
         let Some(Waiting { about, reply }) = self.waiting.remove(&id) else { return };
         let held = ok.as_ref().and_then(|answer| answer.held.as_ref());
@@ -466,7 +477,8 @@ impl Driver {
         self.known.extend(held.map(|hold| (hold, None)));
         let unheard = reply.is_some_and(|reply| reply.send(result).is_err());
         if let (true, Some(token), About::Accept { queue, .. }) = (unheard, held, about) {
-            let frame = |id| Frame::Release { id, queue, token: token.to_string() };
+            let frame =
+                |id| ClientFrame::Release(ReleaseFrame { id, queue, token: token.to_string() });
             let frame = self.number(frame, About::Settle(vec![token]), None);
             self.own.push(frame);
         }
@@ -546,15 +558,16 @@ impl Driver {
         self.next_id += 1;
         let leases = self.known.keys().map(LeaseToken::to_string).collect();
         let (connection, secret) = (welcome.connection, welcome.secret.clone());
-        let frame = Frame::Resume { id, connection, secret, leases };
+        let frame =
+            ClientFrame::Resume(ResumeFrame { id, connection, secret, leases: Some(leases) });
         let bytes = encode(&[frame]).map_err(|_| ())?;
         let resumed = timeout(CONNECT_MAX, async {
             socket.send(Message::Binary(bytes.into())).await.map_err(|_| ())?;
             loop {
                 let Some(Ok(message)) = socket.next().await else { return Err(()) };
                 let Message::Binary(bytes) = message else { continue };
-                for says in decode(&bytes).map_err(|_| ())? {
-                    if let Says::Reply(reply) = says
+                for frame in decode(&bytes).map_err(|_| ())? {
+                    if let ServerFrame::Reply(reply) = frame
                         && reply.id == Some(id)
                     {
                         return Ok(reply.problem.is_none());

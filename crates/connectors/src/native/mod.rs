@@ -1,10 +1,10 @@
 //! `malote://HOST:PORT` and `malote+tls://`: a Malote server, over its native connection (docs/protocols/http.md).
 //!
-//! `target.rs` reads the URL, `frames.rs` has the bytes, `driver.rs` the socket and how it comes back. Here is what a
-//! worker sees of it.
+//! `target.rs` parses the URL, `codec.rs` encodes the frames of `wire-native`, and `driver.rs` keeps the socket connected.
+//! This file implements the `Broker` trait on top of them.
 
+mod codec;
 mod driver;
-mod frames;
 mod target;
 
 use std::sync::Arc;
@@ -13,10 +13,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use malote_model::{Address, LeaseToken, Message, QueueName, QueueSpec, Seq, SessionId};
+use malote_wire_native::body::BodyContent;
+use malote_wire_native::frame::{
+    AcceptFrame, AnyReply, AttachFrame, ClientFrame, CreditFrame, DeclareFrame, DepthFrame,
+    DetachFrame, GetStateFrame, ListSessionsFrame, ReleaseFrame, RenewFrame, SendFrame,
+    SettleFrame,
+};
+use malote_wire_native::message::NewMessage;
+use malote_wire_native::receive::ReceiveMode;
+use malote_wire_native::settle::LeaseResult;
 use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
 
+use self::codec::settle_requests;
 use self::driver::{ASKS_MAX, About, Ask, Consumer, Said, drive};
-use self::frames::{Answer, Frame, NewMessage, OneResult, SettleItem};
 use self::target::Target;
 use crate::broker::{Broker, BrokerError, Delivery, Doing, Held, Sent, Settle, Source};
 use crate::capabilities::{Capabilities, RetryHold};
@@ -58,7 +67,7 @@ pub struct Native {
     accepts: Arc<Semaphore>,
 }
 
-type BoxedFrame = Box<dyn FnOnce(u64) -> Frame + Send>;
+type BoxedFrame = Box<dyn FnOnce(u64) -> ClientFrame + Send>;
 
 /// The way to the driver.
 #[derive(Clone)]
@@ -86,8 +95,8 @@ impl Line {
     async fn call(
         &self,
         about: About,
-        frame: impl FnOnce(u64) -> Frame + Send + 'static,
-    ) -> Result<Answer, BrokerError> {
+        frame: impl FnOnce(u64) -> ClientFrame + Send + 'static,
+    ) -> Result<AnyReply, BrokerError> {
         let (reply, answer) = oneshot::channel();
         let accepting = match &about {
             About::Accept { queue, .. } => Some(queue.clone()),
@@ -104,7 +113,7 @@ impl Line {
 struct Calling<'a> {
     line: &'a Line,
     accepting: Option<String>,
-    answer: oneshot::Receiver<Result<Answer, BrokerError>>,
+    answer: oneshot::Receiver<Result<AnyReply, BrokerError>>,
 }
 
 impl Drop for Calling<'_> {
@@ -115,7 +124,7 @@ impl Drop for Calling<'_> {
         };
         let Some(held) = answer.held else { return };
         let over = held.token.parse().into_iter().collect();
-        let frame = move |id| Frame::Release { id, queue, token: held.token };
+        let frame = move |id| ClientFrame::Release(ReleaseFrame { id, queue, token: held.token });
         let ask = Ask::Call { frame: Box::new(frame), about: About::Settle(over), reply: None };
         // A full line: its lock ends it, or the end of the connection.
         let _ = self.line.asks.try_send(ask);
@@ -155,10 +164,10 @@ fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn each(results: Option<Vec<OneResult>>, count: usize) -> Vec<Result<(), BrokerError>> {
-    let one = |result: OneResult| match (result.ok, result.problem) {
+fn each(results: Option<Vec<LeaseResult>>, count: usize) -> Vec<Result<(), BrokerError>> {
+    let one = |result: LeaseResult| match (result.ok, result.problem) {
         (true, _) => Ok(()),
-        (false, Some(problem)) => Err(problem.into()),
+        (false, Some(problem)) => Err(BrokerError::from(*problem)),
         (false, None) => Err(BrokerError::LockLost),
     };
     let mut all: Vec<_> = results.unwrap_or_default().into_iter().map(one).collect();
@@ -175,8 +184,9 @@ impl Broker for Native {
     fn declare(&self, queue: &QueueName, spec: QueueSpec) -> Doing<'_, ()> {
         let queue = queue.as_str().to_owned();
         Box::pin(async move {
-            let spec = Box::new(spec.into());
-            let frame = move |id| Frame::Declare { id, queue, spec };
+            let spec = spec.into();
+            let frame =
+                move |id| ClientFrame::Declare(DeclareFrame { id, queue: Some(queue), spec });
             self.line.call(About::Nothing, frame).await.map(drop)
         })
     }
@@ -185,8 +195,8 @@ impl Broker for Native {
         Box::pin(async move {
             let messages =
                 messages.into_iter().map(|(to, message)| NewMessage::new(to, message)).collect();
-            let answer =
-                self.line.call(About::Nothing, move |id| Frame::Send { id, messages }).await?;
+            let frame = move |id| ClientFrame::Send(SendFrame { id, messages, transaction: None });
+            let answer = self.line.call(About::Nothing, frame).await?;
             let sent = answer.messages.unwrap_or_default().into_iter().map(|one| Sent {
                 seq: Seq(one.seq),
                 message_id: one.id,
@@ -220,7 +230,15 @@ impl Broker for Native {
                 (ms(wait).min(malote_model::limits::ACCEPT_WAIT_MS_MAX), ms(lock));
             let next = name.is_none() && wait_ms > 0;
             let about = About::Accept { queue: queue.clone(), next };
-            let frame = move |id| Frame::Accept { id, queue: of, session: name, wait_ms, lock_ms };
+            let frame = move |id| {
+                ClientFrame::Accept(AcceptFrame {
+                    id,
+                    queue: of,
+                    session: name,
+                    wait_ms,
+                    lock_ms: Some(lock_ms),
+                })
+            };
             let answer = self.line.call(about, frame).await?;
             let Some(accepted) = answer.held else { return Ok(None) };
             let wrong = |_| BrokerError::Unreachable { text: "it holds what is no session".into() };
@@ -247,8 +265,10 @@ impl Broker for Native {
                 let some: Vec<Settle> = items.by_ref().take(LEASES_MAX).collect();
                 let count = some.len();
                 let about = About::Settle(some.iter().map(|item| item.lease).collect());
-                let (queue, items) = (queue.clone(), SettleItem::all(some));
-                let frame = move |id| Frame::Settle { id, queue, items };
+                let (queue, items) = (queue.clone(), settle_requests(some));
+                let frame = move |id| {
+                    ClientFrame::Settle(SettleFrame { id, queue, items, transaction: None })
+                };
                 all.append(&mut each(self.line.call(about, frame).await?.results, count));
             }
             Ok(all)
@@ -268,7 +288,9 @@ impl Broker for Native {
                 let count = some.len();
                 let leases = some.iter().map(LeaseToken::to_string).collect();
                 let (queue, lock_ms) = (queue.clone(), ms(lock));
-                let frame = move |id| Frame::Renew { id, queue, leases, lock_ms };
+                let frame = move |id| {
+                    ClientFrame::Renew(RenewFrame { id, queue, leases, lock_ms: Some(lock_ms) })
+                };
                 let about = About::Renew(some.to_vec());
                 all.append(&mut each(self.line.call(about, frame).await?.results, count));
             }
@@ -280,18 +302,20 @@ impl Broker for Native {
         let queue = queue.as_str().to_owned();
         let (session, token) = (held.session.as_str().to_owned(), Some(held.hold.to_string()));
         Box::pin(async move {
-            let frame = move |id| Frame::GetState { id, queue, session, token };
+            let frame =
+                move |id| ClientFrame::GetState(GetStateFrame { id, queue, session, token });
             let answer = self.line.call(About::Nothing, frame).await?;
-            Ok(answer.state.map(frames::Raw::into_bytes))
+            Ok(answer.state.map(BodyContent::into_bytes))
         })
     }
 
     fn look_at_state(&self, queue: &QueueName, session: &SessionId) -> Doing<'_, Option<Bytes>> {
         let (queue, session) = (queue.as_str().to_owned(), session.as_str().to_owned());
         Box::pin(async move {
-            let frame = move |id| Frame::GetState { id, queue, session, token: None };
+            let frame =
+                move |id| ClientFrame::GetState(GetStateFrame { id, queue, session, token: None });
             let answer = self.line.call(About::Nothing, frame).await?;
-            Ok(answer.state.map(frames::Raw::into_bytes))
+            Ok(answer.state.map(BodyContent::into_bytes))
         })
     }
 
@@ -304,7 +328,9 @@ impl Broker for Native {
         let queue = queue.as_str().to_owned();
         Box::pin(async move {
             let (after, max) = ((from > 0).then(|| from.to_string()), max as u64);
-            let frame = move |id| Frame::ListSessions { id, queue, after, max };
+            let frame = move |id| {
+                ClientFrame::ListSessions(ListSessionsFrame { id, queue, after, max: Some(max) })
+            };
             let answer = self.line.call(About::Nothing, frame).await?;
             let all = answer.sessions.unwrap_or_default().into_iter();
             let ids = all.filter_map(|one| SessionId::new(&one.session).ok()).collect();
@@ -315,7 +341,7 @@ impl Broker for Native {
     fn depth(&self, queue: &QueueName) -> Doing<'_, Depth> {
         let queue = queue.as_str().to_owned();
         Box::pin(async move {
-            let frame = move |id| Frame::Depth { id, queue };
+            let frame = move |id| ClientFrame::Depth(DepthFrame { id, queue });
             let answer = self.line.call(About::Nothing, frame).await?;
             let unsaid = || BrokerError::Unreachable { text: "the server did not say".into() };
             answer.depth.map(|depth| Depth::from(*depth)).ok_or_else(unsaid)
@@ -369,7 +395,18 @@ impl PushedSource {
         let (consumer, queue, lock_ms) = (self.consumer, self.queue.clone(), ms(self.lock));
         let session_token = self.held.as_ref().map(|held| held.hold.to_string());
         let to = Consumer { to, queue: self.held.is_none().then(|| queue.clone()) };
-        let frame = move |id| Frame::Attach { id, consumer, queue, credit, lock_ms, session_token };
+        let frame = move |id| {
+            ClientFrame::Attach(AttachFrame {
+                id,
+                consumer,
+                queue,
+                credit,
+                mode: ReceiveMode::Lock,
+                lock_ms: Some(lock_ms),
+                session_token,
+                per_session: 1,
+            })
+        };
         (About::Attach { consumer, to }, Box::new(frame))
     }
 
@@ -395,7 +432,9 @@ impl PushedSource {
             Some(to) => self.attaching(to, max),
             None => {
                 let consumer = self.consumer;
-                let frame = move |id| Frame::Credit { id, consumer, credit: more };
+                let frame = move |id| {
+                    ClientFrame::Credit(CreditFrame { id, consumer, credit: more, replace: false })
+                };
                 (About::Nothing, Box::new(frame))
             }
         };
@@ -441,20 +480,25 @@ impl LettingGo {
             let mut over = leases;
             over.push(hold);
             let token = hold.to_string();
-            let frame = move |id| Frame::Release { id, queue, token };
+            let frame = move |id| ClientFrame::Release(ReleaseFrame { id, queue, token });
             return vec![(About::Settle(over), Box::new(frame))];
         }
         let mut asks: Vec<(About, BoxedFrame)> = Vec::new();
         if attached {
             let about = About::Detach { consumer };
-            asks.push((about, Box::new(move |id| Frame::Detach { id, consumer })));
+            asks.push((
+                about,
+                Box::new(move |id| ClientFrame::Detach(DetachFrame { id, consumer })),
+            ));
         }
         if !leases.is_empty() {
             let items = leases.iter().map(|&lease| Settle::release(lease));
-            let items = SettleItem::all(items.collect());
+            let items = settle_requests(items.collect());
             asks.push((
                 About::Settle(leases),
-                Box::new(move |id| Frame::Settle { id, queue, items }),
+                Box::new(move |id| {
+                    ClientFrame::Settle(SettleFrame { id, queue, items, transaction: None })
+                }),
             ));
         }
         asks

@@ -17,8 +17,9 @@ use futures_util::stream;
 use malote_engine::journal::SYNC_BUCKETS_S;
 use malote_engine::{QueueFacts, TopicFacts};
 use malote_model::{Principal, limits};
+use malote_wire_native::about::QueueMetrics;
 use malote_wire_native::exposition::{Format, Kind, Page, write_end};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use self::objects::{EachPage, Together};
 pub use self::requests::{Metrics, Open, Watch};
@@ -233,17 +234,6 @@ async fn for_each_topic(
             return Ok(());
         }
     }
-}
-
-/// A queue as dashboards of job queues know it.
-#[derive(Debug, Serialize)]
-pub struct QueueMetrics {
-    queue: String,
-    waiting: u64,
-    active: u64,
-    completed: u64,
-    failed: u64,
-    delayed: u64,
 }
 
 /// Every queue in five numbers.

@@ -9,15 +9,14 @@ use malote_model::{
     Action, AuditAction, AuditPending, AuditProtocol, LeaseToken, Principal, QueueName, Settlement,
     Timestamp,
 };
+use malote_wire_native::frame::{Deliver, Encoding, Ended, Reply, ServerFrame};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::frame::{Deliver, Ended, Reply, Says, encode};
-use crate::Api;
+use super::codec::encode;
 use crate::problem::{Code, Problem};
-use crate::wire::Encoding;
-use crate::wire::message::Received;
+use crate::{Api, convert};
 
 /// Frames that wait to be written; their bytes are bounded as well.
 const OUTGOING_FRAMES_MAX: usize = 256;
@@ -81,7 +80,7 @@ impl Link {
     }
 
     /// Puts a frame on its way; waits while too much is.
-    pub async fn say<T: Serialize>(&self, says: &Says<T>) {
+    pub async fn say<T: Serialize>(&self, says: &ServerFrame<T>) {
         let bytes = encode(says, self.encoding);
         let share = bytes.len().clamp(1, self.api.limits.outgoing_bytes_max) as u32;
         let share = self.out_bytes.clone().acquire_many_owned(share).await.ok();
@@ -92,9 +91,9 @@ impl Link {
     pub async fn reply<T: Serialize>(&self, id: Option<u64>, result: Result<T, Problem>) {
         let (ok, problem) = match result {
             Ok(ok) => (Some(ok), None),
-            Err(problem) => (None, Some(problem)),
+            Err(problem) => (None, Some(Box::new(problem.body()))),
         };
-        self.say(&Says::Reply(Reply { id, ok, problem })).await;
+        self.say(&ServerFrame::Reply(Reply { id, ok, problem })).await;
     }
 
     /// Turns what the core says into frames, until the connection ends.
@@ -110,7 +109,11 @@ impl Link {
                 }
                 Outbound::Ended(engine_id, refusal) => {
                     let Some(consumer) = self.consumers.lock().end(engine_id) else { continue };
-                    self.say(&Says::<()>::Ended(Ended { consumer, problem: refusal.into() })).await;
+                    self.say(&ServerFrame::<()>::Ended(Ended {
+                        consumer,
+                        problem: Box::new(Problem::from(refusal).body()),
+                    }))
+                    .await;
                 }
             }
         }
@@ -144,15 +147,15 @@ impl Link {
             let size = delivery.stored.message.body.bytes.len() + 256;
             if bytes + size > DELIVER_BYTES && !messages.is_empty() {
                 let messages = std::mem::take(&mut messages);
-                self.say(&Says::<()>::Deliver(Deliver { consumer, messages })).await;
+                self.say(&ServerFrame::<()>::Deliver(Deliver { consumer, messages })).await;
                 bytes = 0;
             }
             bytes += size;
             all_bytes += size;
-            messages.push(Received::delivered(delivery, self.encoding));
+            messages.push(convert::delivered_message(delivery, self.encoding));
         }
         if !messages.is_empty() {
-            self.say(&Says::<()>::Deliver(Deliver { consumer, messages })).await;
+            self.say(&ServerFrame::<()>::Deliver(Deliver { consumer, messages })).await;
         }
         // Only now, when all of it is on its way, may more come: a slow reader stops deliveries.
         let budget = self.api.limits.outgoing_bytes_max / 2;
@@ -175,7 +178,11 @@ impl Link {
             };
             let Some(consumer) = self.consumers.lock().end(engine_id) else { continue };
             let _ = self.connection.detach(engine_id).await;
-            self.say(&Says::<()>::Ended(Ended { consumer, problem })).await;
+            self.say(&ServerFrame::<()>::Ended(Ended {
+                consumer,
+                problem: Box::new(problem.body()),
+            }))
+            .await;
         }
         true
     }

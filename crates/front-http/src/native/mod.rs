@@ -1,15 +1,15 @@
 //! The native connection (docs/protocols/http.md): one WebSocket, pipelined and batched both ways.
 //!
-//! `frame.rs` has the frames and their bytes, `sends.rs` what sends do, `transactions.rs` what is staged and committed,
-//! `request.rs` what every other frame does, `link.rs` what outlives a socket, `socket.rs` one socket from welcome to its end. This file has the door and the
-//! list of connections.
+//! The frames are types of `wire-native`; `codec.rs` encodes and decodes them. `sends.rs` handles sends,
+//! `transactions.rs` transactions and `request.rs` all other frames. `link.rs` is the state that outlives a socket, and
+//! `socket.rs` serves one socket. This file accepts connections and lists them.
 //!
 //! Bounds: the size of a message (the socket ends), requests without an answer (nothing more is read), sends without
 //! an answer (they wait or are refused, and what stands behind them is read), bytes on their way out (deliveries stop,
 //! because the engine gets credit only for what was written), silence (pings, then the connection is lost). A lost
 //! connection keeps its leases for `reconnect_grace`; `resume` takes it up again.
 
-mod frame;
+mod codec;
 mod link;
 mod request;
 mod sends;
@@ -26,19 +26,20 @@ use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::http::{Extensions, HeaderMap, header};
 use axum::response::Response;
+use malote_http::KeptConnection;
 use malote_model::Principal;
 use parking_lot::Mutex;
+use socket::Session;
 use subtle::ConstantTimeEq;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub use frame::{Frame, Rejected, decode_frame};
-
+use crate::Api;
 use crate::extract::{Caller, address_of};
 use crate::problem::{Code, Problem};
-use crate::wire::Encoding;
-use crate::{Api, Kept};
-use socket::Session;
+
+pub use codec::{Rejected, decode_frame};
+pub use malote_wire_native::frame::Encoding;
 
 const JSON: &str = "malote.v1.json";
 const MESSAGE_PACK: &str = "malote.v1.msgpack";
@@ -82,7 +83,7 @@ pub async fn connect(
     }
     let address = address_of(&extensions);
     // It is counted as a connection for as long as it lasts.
-    let kept = extensions.get::<Kept>().cloned();
+    let kept = extensions.get::<KeptConnection>().cloned();
     let task = api.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {
         socket::run(api, (caller, address), encoding, socket).await;

@@ -10,33 +10,39 @@ use malote_engine::{Consume, Wants};
 use malote_model::{
     Action, AuditAction, LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId, limits,
 };
+use malote_wire_native::body::BodyContent;
+use malote_wire_native::frame::{
+    AcceptFrame, AcceptedSession, AttachFrame, ClientFrame, CreditFrame, DeclareFrame,
+    DeclaredQueue, DeferredFrame, DepthFrame, DepthReply, DetachFrame, EmptyReply, Encoding,
+    GetStateFrame, ListSessionsFrame, ReleaseFrame, RenewFrame, SessionStateReply, SetStateFrame,
+    SettleFrame,
+};
+use malote_wire_native::receive::{ReceiveMode, ReceivedBatch};
+use malote_wire_native::session::{SessionList, SessionsQuery};
+use malote_wire_native::settle::{LeaseResults, RenewRequest, parse_tokens};
+use malote_wire_native::text::to_base64;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use super::frame::{
-    AcceptFrame, AttachFrame, CreditFrame, DeclareFrame, DeferredFrame, DepthFrame, DetachFrame,
-    Frame, GetStateFrame, ListSessionsFrame, Nothing, ReleaseFrame, RenewFrame, SetStateFrame,
-    SettleFrame,
-};
 use super::link::{Consumers, Link};
 use crate::audit::outcome;
+use crate::convert;
 use crate::ops::settle::{renew_leases, settle_leases};
 use crate::problem::{Code, Problem};
 use crate::replies::reply_name;
-use crate::wire::Encoding;
-use crate::wire::message::{BodyOut, Received};
-use crate::wire::queue::DepthOut;
-use crate::wire::receive::{Mode, ReceivedOut, check_list, check_lock, range, token};
-use crate::wire::session::{HeldOut, SessionOut, SessionsOut, SessionsQuery};
-use crate::wire::settle::{RenewIn, ResultOut, ResultsOut, tokens};
-use crate::wire::text::to_base64;
+use crate::requests::{
+    check_list, check_lock, check_range, parse_token, sessions_page, state_change,
+};
 
 /// Counted while a request has no answer.
 pub(super) type Permit = OwnedSemaphorePermit;
 
 /// Frames that change consumers, one after the other: a credit may follow its attach without waiting. The engine gets
 /// them in their order; its answers, which wait for the disk, hold up nobody behind them.
-pub(super) async fn consumer_lane(link: Arc<Link>, mut frames: mpsc::Receiver<(Frame, Permit)>) {
+pub(super) async fn consumer_lane(
+    link: Arc<Link>,
+    mut frames: mpsc::Receiver<(ClientFrame, Permit)>,
+) {
     // As many as there are permits.
     let mut answers = FuturesUnordered::new();
     loop {
@@ -47,7 +53,7 @@ pub(super) async fn consumer_lane(link: Arc<Link>, mut frames: mpsc::Receiver<(F
                 None => return,
             },
         };
-        if let Frame::Declare(frame) = frame {
+        if let ClientFrame::Declare(frame) = frame {
             link.reply(Some(frame.id), declare(&link, frame).await).await;
             continue;
         }
@@ -59,25 +65,18 @@ pub(super) async fn consumer_lane(link: Arc<Link>, mut frames: mpsc::Receiver<(F
 }
 
 /// One of them; with the engine once this was polled for the first time.
-async fn change(link: &Link, frame: Frame, permit: Permit) {
+async fn change(link: &Link, frame: ClientFrame, permit: Permit) {
     let (id, result) = match frame {
-        Frame::Attach(frame) => (frame.id, attach(link, frame).await),
-        Frame::Credit(frame) => (frame.id, credit(link, frame).await),
-        Frame::Detach(frame) => (frame.id, detach(link, frame).await),
+        ClientFrame::Attach(frame) => (frame.id, attach(link, frame).await),
+        ClientFrame::Credit(frame) => (frame.id, credit(link, frame).await),
+        ClientFrame::Detach(frame) => (frame.id, detach(link, frame).await),
         _ => return,
     };
-    link.reply(Some(id), result.map(|()| Nothing {})).await;
+    link.reply(Some(id), result.map(|()| EmptyReply {})).await;
     drop(permit);
 }
 
-/// What was declared.
-#[derive(Serialize)]
-struct Declared {
-    queue: String,
-    created: bool,
-}
-
-async fn declare(link: &Link, frame: DeclareFrame) -> Result<Declared, Problem> {
+async fn declare(link: &Link, frame: DeclareFrame) -> Result<DeclaredQueue, Problem> {
     let queue = match &frame.queue {
         Some(name) => QueueName::new(name)?,
         None => reply_name()?,
@@ -92,28 +91,28 @@ async fn declare_queue(
     link: &Link,
     queue: QueueName,
     frame: DeclareFrame,
-) -> Result<Declared, Problem> {
+) -> Result<DeclaredQueue, Problem> {
     link.api.allow(&link.caller, Action::Manage, &queue)?;
     let before = QueueSpec { exclusive: frame.queue.is_none(), ..QueueSpec::default() };
-    let spec = frame.spec.over(before.clone())?;
+    let spec = frame.spec.apply_to(before.clone())?;
     link.api.allow_targets(&link.caller, &before, &spec)?;
     let created = link.connection.declare(queue.clone(), spec).await?;
-    Ok(Declared { queue: queue.as_str().to_owned(), created })
+    Ok(DeclaredQueue { queue: queue.as_str().to_owned(), created })
 }
 
 async fn attach(link: &Link, frame: AttachFrame) -> Result<(), Problem> {
     let queue = QueueName::new(&frame.queue)?;
     link.api.allow(&link.caller, Action::Receive, &queue)?;
-    range("credit", frame.credit.into(), 0, limits::CREDIT_MAX.into())?;
-    range("per_session", frame.per_session.into(), 1, limits::RECEIVE_BATCH_MAX as u64)?;
+    check_range("credit", frame.credit.into(), 0, limits::CREDIT_MAX.into())?;
+    check_range("per_session", frame.per_session.into(), 1, limits::RECEIVE_BATCH_MAX as u64)?;
     check_lock(frame.lock_ms)?;
-    let hold = token(frame.session_token.as_deref())?;
+    let hold = parse_token(frame.session_token.as_deref())?;
     link.consumers.lock().check_new(frame.consumer, link.api.limits.consumers_max)?;
     let consume = Consume {
         queue: queue.clone(),
         wants: hold.map_or(Wants::Any { per_session: frame.per_session }, Wants::Held),
         credit: Consumers::first_credit(frame.credit),
-        take: frame.mode == Mode::Delete,
+        take: frame.mode == ReceiveMode::Delete,
         lock_ms: frame.lock_ms,
         free_standing: false,
     };
@@ -127,7 +126,7 @@ async fn attach(link: &Link, frame: AttachFrame) -> Result<(), Problem> {
 }
 
 async fn credit(link: &Link, frame: CreditFrame) -> Result<(), Problem> {
-    range("credit", frame.credit.into(), 0, limits::CREDIT_MAX.into())?;
+    check_range("credit", frame.credit.into(), 0, limits::CREDIT_MAX.into())?;
     let told = link.consumers.lock().credit(frame.consumer, frame.credit, frame.replace)?;
     if let Some((engine_id, credit)) = told {
         link.connection.credit(engine_id, credit, frame.replace).await?;
@@ -142,37 +141,41 @@ async fn detach(link: &Link, frame: DetachFrame) -> Result<(), Problem> {
 
 /// Every other frame, on its own. Its command is with the engine once this was polled for the first time: no waiting
 /// may stand before the engine's call, so that frames keep their order.
-pub(super) async fn handle(link: Arc<Link>, frame: Frame, permit: Permit) {
+pub(super) async fn handle(link: Arc<Link>, frame: ClientFrame, permit: Permit) {
     let link = &*link;
     match frame {
-        Frame::ReceiveDeferred(frame) => {
+        ClientFrame::ReceiveDeferred(frame) => {
             link.reply(Some(frame.id), deferred(link, frame).await).await
         }
-        Frame::Settle(frame) => link.reply(Some(frame.id), settle(link, frame).await).await,
-        Frame::Renew(frame) => link.reply(Some(frame.id), renew(link, frame).await).await,
-        Frame::Accept(frame) => link.reply(Some(frame.id), accept(link, frame).await).await,
-        Frame::Release(frame) => link.reply(Some(frame.id), release(link, frame).await).await,
-        Frame::GetState(frame) => link.reply(Some(frame.id), get_state(link, frame).await).await,
-        Frame::SetState(frame) => link.reply(Some(frame.id), set_state(link, frame).await).await,
-        Frame::ListSessions(frame) => {
+        ClientFrame::Settle(frame) => link.reply(Some(frame.id), settle(link, frame).await).await,
+        ClientFrame::Renew(frame) => link.reply(Some(frame.id), renew(link, frame).await).await,
+        ClientFrame::Accept(frame) => link.reply(Some(frame.id), accept(link, frame).await).await,
+        ClientFrame::Release(frame) => link.reply(Some(frame.id), release(link, frame).await).await,
+        ClientFrame::GetState(frame) => {
+            link.reply(Some(frame.id), get_state(link, frame).await).await
+        }
+        ClientFrame::SetState(frame) => {
+            link.reply(Some(frame.id), set_state(link, frame).await).await
+        }
+        ClientFrame::ListSessions(frame) => {
             link.reply(Some(frame.id), list_sessions(link, frame).await).await
         }
-        Frame::Depth(frame) => link.reply(Some(frame.id), depth(link, frame).await).await,
-        Frame::Ping(frame) => link.reply(Some(frame.id), Ok(Nothing {})).await,
-        Frame::Resume(frame) => {
+        ClientFrame::Depth(frame) => link.reply(Some(frame.id), depth(link, frame).await).await,
+        ClientFrame::Ping(frame) => link.reply(Some(frame.id), Ok(EmptyReply {})).await,
+        ClientFrame::Resume(frame) => {
             let why = "resume must be the first frame of a new connection";
-            link.reply::<Nothing>(Some(frame.id), Err(Problem::new(Code::ResumeRefused, why)))
+            link.reply::<EmptyReply>(Some(frame.id), Err(Problem::new(Code::ResumeRefused, why)))
                 .await;
         }
         // These have lanes of their own.
-        Frame::Send(_)
-        | Frame::Declare(_)
-        | Frame::Attach(_)
-        | Frame::Credit(_)
-        | Frame::Detach(_)
-        | Frame::Begin(_)
-        | Frame::Commit(_)
-        | Frame::Rollback(_) => {}
+        ClientFrame::Send(_)
+        | ClientFrame::Declare(_)
+        | ClientFrame::Attach(_)
+        | ClientFrame::Credit(_)
+        | ClientFrame::Detach(_)
+        | ClientFrame::Begin(_)
+        | ClientFrame::Commit(_)
+        | ClientFrame::Rollback(_) => {}
     }
     drop(permit);
 }
@@ -183,12 +186,12 @@ fn queue_for(link: &Link, name: &str, action: Action) -> Result<QueueName, Probl
     Ok(queue)
 }
 
-async fn deferred(link: &Link, frame: DeferredFrame) -> Result<ReceivedOut, Problem> {
+async fn deferred(link: &Link, frame: DeferredFrame) -> Result<ReceivedBatch, Problem> {
     let queue = queue_for(link, &frame.queue, Action::Receive)?;
     check_list("seqs", frame.seqs.len(), limits::RECEIVE_BATCH_MAX)?;
     let seqs = frame.seqs.into_iter().map(Seq).collect();
-    let hold = token(frame.session_token.as_deref())?;
-    let take = frame.mode == Mode::Delete;
+    let hold = parse_token(frame.session_token.as_deref())?;
+    let take = frame.mode == ReceiveMode::Delete;
     let deliveries = link.connection.receive_deferred(queue, seqs, hold, take).await?;
     let now = link.api.engine.now();
     for delivery in &deliveries {
@@ -196,11 +199,11 @@ async fn deferred(link: &Link, frame: DeferredFrame) -> Result<ReceivedOut, Prob
             link.leases.lock().insert(lease, delivery.until, now);
         }
     }
-    let out = |delivery| Received::delivered(delivery, link.encoding);
-    Ok(ReceivedOut { messages: deliveries.into_iter().map(out).collect() })
+    let out = |delivery| convert::delivered_message(delivery, link.encoding);
+    Ok(ReceivedBatch { messages: deliveries.into_iter().map(out).collect() })
 }
 
-async fn settle(link: &Link, frame: SettleFrame) -> Result<ResultsOut, Problem> {
+async fn settle(link: &Link, frame: SettleFrame) -> Result<LeaseResults, Problem> {
     let queue = queue_for(link, &frame.queue, Action::Receive)?;
     check_list("items", frame.items.len(), limits::SETTLE_BATCH_MAX)?;
     link.leases.lock().settled(frame.items.iter().flat_map(|item| &item.leases));
@@ -214,29 +217,23 @@ async fn settle(link: &Link, frame: SettleFrame) -> Result<ResultsOut, Problem> 
         match outcome {
             Ok(mut item) => results.append(&mut item.results),
             Err(problem) => {
-                results.extend(
-                    leases.into_iter().map(|lease| ResultOut::failed(lease, problem.clone())),
-                );
+                results
+                    .extend(leases.into_iter().map(|lease| convert::failed_lease(lease, &problem)));
             }
         }
     }
-    Ok(ResultsOut { results })
+    Ok(LeaseResults { results })
 }
 
-async fn renew(link: &Link, frame: RenewFrame) -> Result<ResultsOut, Problem> {
+async fn renew(link: &Link, frame: RenewFrame) -> Result<LeaseResults, Problem> {
     let queue = queue_for(link, &frame.queue, Action::Receive)?;
-    renew_leases(&link.api, &queue, RenewIn { leases: frame.leases, lock_ms: frame.lock_ms }).await
-}
-
-/// A session in hand, or none that was ready in time.
-#[derive(Serialize)]
-struct Accepted {
-    held: Option<HeldOut>,
+    renew_leases(&link.api, &queue, RenewRequest { leases: frame.leases, lock_ms: frame.lock_ms })
+        .await
 }
 
 async fn accept(link: &Link, frame: AcceptFrame) -> Result<impl Serialize + use<>, Problem> {
     let queue = queue_for(link, &frame.queue, Action::Receive)?;
-    range("wait_ms", frame.wait_ms, 0, limits::ACCEPT_WAIT_MS_MAX)?;
+    check_range("wait_ms", frame.wait_ms, 0, limits::ACCEPT_WAIT_MS_MAX)?;
     check_lock(frame.lock_ms)?;
     let session = frame.session.as_deref().map(SessionId::new).transpose()?;
     let waiting = link.connection.accept(queue.clone(), session, frame.wait_ms, frame.lock_ms);
@@ -244,28 +241,19 @@ async fn accept(link: &Link, frame: AcceptFrame) -> Result<impl Serialize + use<
     if let Some(held) = &held {
         link.leases.lock().hold(held.hold, held.until, link.api.engine.now());
     }
-    Ok(Accepted { held: held.map(HeldOut::from) })
+    Ok(AcceptedSession { held: held.map(convert::held_session) })
 }
 
-async fn release(link: &Link, frame: ReleaseFrame) -> Result<Nothing, Problem> {
+async fn release(link: &Link, frame: ReleaseFrame) -> Result<EmptyReply, Problem> {
     let queue = queue_for(link, &frame.queue, Action::Receive)?;
     let hold = frame.token.parse()?;
     link.api.engine.release_session(Some(&queue), hold).await?;
     link.leases.lock().released(hold);
-    Ok(Nothing {})
+    Ok(EmptyReply {})
 }
 
-/// The state of a session: neither field when it has none.
-#[derive(Serialize)]
-struct StateOut {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    state: Option<BodyOut>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    state_base64: Option<String>,
-}
-
-async fn get_state(link: &Link, frame: GetStateFrame) -> Result<StateOut, Problem> {
-    let hold: Option<LeaseToken> = token(frame.token.as_deref())?;
+async fn get_state(link: &Link, frame: GetStateFrame) -> Result<SessionStateReply, Problem> {
+    let hold: Option<LeaseToken> = parse_token(frame.token.as_deref())?;
     if hold.is_some() {
         return read_state(link, &frame, hold).await;
     }
@@ -281,48 +269,45 @@ async fn read_state(
     link: &Link,
     frame: &GetStateFrame,
     hold: Option<LeaseToken>,
-) -> Result<StateOut, Problem> {
+) -> Result<SessionStateReply, Problem> {
     let action = if hold.is_some() { Action::Receive } else { Action::Manage };
     let queue = queue_for(link, &frame.queue, action)?;
     let session = SessionId::new(&frame.session)?;
     let state = link.api.engine.get_state(queue, session, hold).await?;
     Ok(match link.encoding {
         Encoding::Json => {
-            StateOut { state: None, state_base64: state.map(|state| to_base64(&state)) }
+            SessionStateReply { state: None, state_base64: state.map(|state| to_base64(&state)) }
         }
-        Encoding::MessagePack => StateOut { state: state.map(BodyOut::Bytes), state_base64: None },
+        Encoding::MessagePack => {
+            SessionStateReply { state: state.map(BodyContent::Bytes), state_base64: None }
+        }
     })
 }
 
-async fn list_sessions(link: &Link, frame: ListSessionsFrame) -> Result<SessionsOut, Problem> {
+async fn list_sessions(link: &Link, frame: ListSessionsFrame) -> Result<SessionList, Problem> {
     let queue = QueueName::new(&frame.queue)?;
     link.api.allow_look(&link.caller, &queue)?;
     let page = SessionsQuery { after: frame.after, max: frame.max };
-    let (sessions, next) = link.api.engine.sessions(queue, page.from()?, page.max()?).await?;
-    let sessions = sessions.into_iter().map(SessionOut::from).collect();
-    Ok(SessionsOut { sessions, next: next.map(|next| next.to_string()) })
+    let (from, max) = sessions_page(&page)?;
+    let (sessions, next) = link.api.engine.sessions(queue, from, max).await?;
+    let sessions = sessions.into_iter().map(convert::session_info).collect();
+    Ok(SessionList { sessions, next: next.map(|next| next.to_string()) })
 }
 
-async fn set_state(link: &Link, frame: SetStateFrame) -> Result<Nothing, Problem> {
+async fn set_state(link: &Link, frame: SetStateFrame) -> Result<EmptyReply, Problem> {
     let queue = queue_for(link, &frame.queue, Action::Receive)?;
-    link.api.engine.set_state(Some(&queue), frame.change.change()?).await?;
-    Ok(Nothing {})
-}
-
-/// What a queue holds.
-#[derive(Serialize)]
-struct Looked {
-    depth: DepthOut,
+    link.api.engine.set_state(Some(&queue), state_change(frame.change)?).await?;
+    Ok(EmptyReply {})
 }
 
 async fn depth(link: &Link, frame: DepthFrame) -> Result<impl Serialize + use<>, Problem> {
     let queue = QueueName::new(&frame.queue)?;
     link.api.allow_look(&link.caller, &queue)?;
     let facts = link.api.engine.describe(queue).await?;
-    Ok(Looked { depth: DepthOut::of(&facts, link.api.engine.now()) })
+    Ok(DepthReply { depth: convert::queue_depth(&facts, link.api.engine.now()) })
 }
 
 /// The leases that a resuming client knows of.
 pub(super) fn known(leases: Vec<String>) -> Result<Vec<LeaseToken>, Refusal> {
-    tokens(leases).into_iter().map(|(_, token)| token).collect()
+    parse_tokens(leases).into_iter().map(|(_, token)| token).collect()
 }

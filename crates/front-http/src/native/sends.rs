@@ -10,14 +10,15 @@ use std::time::Duration;
 
 use malote_engine::{EngineError, Sent};
 use malote_model::{Address, Message, Refusal};
+use malote_wire_native::frame::SendFrame;
+use malote_wire_native::message::SentBatch;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-use super::frame::SendFrame;
 use super::link::Link;
+use crate::convert;
 use crate::extract::Share;
-use crate::ops::send::{addressed, all, prepare_all, publish};
+use crate::ops::send::{addressed, prepare_all, publish};
 use crate::problem::{Code, Problem};
-use crate::wire::message::SentAll;
 
 /// Messages of several send frames that are committed together.
 const TOGETHER_MAX: usize = 1024;
@@ -84,7 +85,7 @@ impl Sends {
         match self.place(arrived, link).await {
             // Nobody takes it any more: the connection is over.
             Ok(place) => drop(self.frames.send((frame, place)).await),
-            Err(problem) => link.reply::<SentAll>(Some(id), Err(problem)).await,
+            Err(problem) => link.reply::<SentBatch>(Some(id), Err(problem)).await,
         }
     }
 
@@ -147,7 +148,7 @@ async fn lane(
                     room = (room.0.saturating_sub(messages.len()), room.1.saturating_sub(bytes));
                     together.push(Ready { id, messages, place });
                 }
-                Err(problem) => link.reply::<SentAll>(Some(id), Err(problem)).await,
+                Err(problem) => link.reply::<SentBatch>(Some(id), Err(problem)).await,
             }
             next = if room.0 > 0 && room.1 > 0 { frames.try_recv().ok() } else { None };
         }
@@ -174,7 +175,7 @@ async fn commit(link: &Link, together: Vec<Ready>, held_up: &watch::Sender<bool>
                 let alone = part.len() == 1;
                 for Ready { id, messages, place } in part {
                     let count = if alone { usize::MAX } else { messages.len() };
-                    let own = all(sent.by_ref().take(count).collect());
+                    let own = convert::sent_batch(sent.by_ref().take(count).collect());
                     link.reply(Some(id), Ok(own)).await;
                     drop(place);
                 }
@@ -188,7 +189,7 @@ async fn commit(link: &Link, together: Vec<Ready>, held_up: &watch::Sender<bool>
             Err(error) => {
                 let problem = Problem::from(error);
                 for Ready { id, place, .. } in part {
-                    link.reply::<SentAll>(Some(id), Err(problem.clone())).await;
+                    link.reply::<SentBatch>(Some(id), Err(problem.clone())).await;
                     drop(place);
                 }
             }

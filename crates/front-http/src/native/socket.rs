@@ -10,6 +10,9 @@ use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use malote_model::{AuditProtocol, Principal};
+use malote_wire_native::frame::{
+    ClientFrame, Encoding, FRAMES_MAX, Reply, ResumeFrame, ServerFrame, Welcome, WelcomeLimits,
+};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{Semaphore, mpsc};
@@ -17,16 +20,13 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::frame::{
-    FRAMES_MAX, Frame, ResumeFrame, Says, Welcome, WelcomeLimits, decode_frame, encode, join,
-};
+use super::codec::{decode_frame, encode, join};
 use super::link::{Link, Outgoing};
 use super::request::{Permit, consumer_lane, handle, known};
 use super::sends::{Arrived, Sends};
-use super::transactions::{self, Staged, Staging, is_staged};
+use super::transactions::{self, Staged, Staging, has_content, is_staged, without_content};
 use crate::Api;
 use crate::problem::Problem;
-use crate::wire::Encoding;
 
 /// How long a caller that is sent away may take to hear why.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ pub(super) struct Session {
     unwritten: Vec<Outgoing>,
     requests: Arc<Semaphore>,
     sends: Sends,
-    consumers: mpsc::Sender<(Frame, Permit)>,
+    consumers: mpsc::Sender<(ClientFrame, Permit)>,
     transactions: mpsc::Sender<Staged>,
     staging: Staging,
     tasks: JoinSet<()>,
@@ -202,10 +202,10 @@ async fn resume(
     Ok((session, kick))
 }
 
-fn welcome(api: &Api, connection: u64, secret: String) -> Says<()> {
+fn welcome(api: &Api, connection: u64, secret: String) -> ServerFrame<()> {
     let limits = &api.limits;
     let ms = |duration: std::time::Duration| duration.as_millis() as u64;
-    Says::Welcome(Welcome {
+    ServerFrame::Welcome(Welcome {
         connection,
         secret,
         reconnect_grace_ms: ms(limits.reconnect_grace),
@@ -224,17 +224,17 @@ fn welcome(api: &Api, connection: u64, secret: String) -> Says<()> {
     })
 }
 
-fn reply<T>(id: Option<u64>, result: Result<T, Problem>) -> Says<T> {
+fn reply<T>(id: Option<u64>, result: Result<T, Problem>) -> ServerFrame<T> {
     let (ok, problem) = match result {
         Ok(ok) => (Some(ok), None),
-        Err(problem) => (None, Some(problem)),
+        Err(problem) => (None, Some(Box::new(problem.body()))),
     };
-    Says::Reply(super::frame::Reply { id, ok, problem })
+    ServerFrame::Reply(Reply { id, ok, problem })
 }
 
 async fn send_now<T: Serialize>(
     socket: &mut WebSocket,
-    says: &Says<T>,
+    says: &ServerFrame<T>,
     encoding: Encoding,
 ) -> Result<(), axum::Error> {
     socket.send(message(encode(says, encoding), encoding)).await
@@ -298,7 +298,7 @@ async fn serve(
             while tasks.try_join_next().is_some() {}
             for frame in frames {
                 let frame = match frame {
-                    Ok(Frame::Send(frame)) if frame.transaction.is_none() => {
+                    Ok(ClientFrame::Send(frame)) if frame.transaction.is_none() => {
                         sends.put(frame, &mut arrived, link).await;
                         *used = true;
                         continue;
@@ -307,18 +307,18 @@ async fn serve(
                 };
                 let Ok(permit) = requests.clone().acquire_owned().await else { return End::Lost };
                 match frame {
-                    Ok(Frame::Resume(frame)) if !*used => return End::Resume(frame),
+                    Ok(ClientFrame::Resume(frame)) if !*used => return End::Resume(frame),
                     Ok(
-                        frame @ (Frame::Declare(_)
-                        | Frame::Attach(_)
-                        | Frame::Credit(_)
-                        | Frame::Detach(_)),
+                        frame @ (ClientFrame::Declare(_)
+                        | ClientFrame::Attach(_)
+                        | ClientFrame::Credit(_)
+                        | ClientFrame::Detach(_)),
                     ) => {
                         drop(consumers.send((frame, permit)).await);
                     }
                     Ok(frame) if is_staged(&frame) => {
                         let bytes = match &staged_bytes {
-                            _ if !frame.brings() => Ok(None),
+                            _ if !has_content(&frame) => Ok(None),
                             None => staging.share(size).map(Some),
                             held => Ok(held.clone()),
                         };
@@ -328,7 +328,7 @@ async fn serve(
                                 staged_bytes = held.clone();
                                 frame
                             }
-                            Err(_) => frame.emptied(),
+                            Err(_) => without_content(frame),
                         };
                         drop(transactions.send(Staged { frame, permit, bytes }).await);
                     }

@@ -13,10 +13,12 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use malote_engine::Transaction;
 use malote_model::{Action, Address};
+use malote_wire_native::frame::{
+    BeginFrame, ClientFrame, CommitFrame, EmptyReply, RollbackFrame, SendFrame, SetStateFrame,
+    SettleFrame,
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::frame::{BeginFrame, CommitFrame, Frame, Nothing, RollbackFrame, SendFrame};
-use super::frame::{SetStateFrame, SettleFrame};
 use super::link::Link;
 use super::request::Permit;
 use crate::ops::transactions::{commit, stage_send, stage_settle, stage_state};
@@ -27,7 +29,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 
 /// A frame of a transaction, and what it holds until the transaction is over.
 pub(super) struct Staged {
-    pub frame: Frame,
+    pub frame: ClientFrame,
     pub permit: Permit,
     /// What it brings has no room, and is not here: its transaction is spoilt.
     pub bytes: Result<Option<Arc<StagedBytes>>, Problem>,
@@ -65,32 +67,32 @@ impl Staging {
 }
 
 /// Whether a frame belongs to this lane.
-pub(super) fn is_staged(frame: &Frame) -> bool {
+pub(super) fn is_staged(frame: &ClientFrame) -> bool {
     match frame {
-        Frame::Begin(_) | Frame::Commit(_) | Frame::Rollback(_) => true,
-        Frame::Send(SendFrame { transaction, .. })
-        | Frame::Settle(SettleFrame { transaction, .. })
-        | Frame::SetState(SetStateFrame { transaction, .. }) => transaction.is_some(),
+        ClientFrame::Begin(_) | ClientFrame::Commit(_) | ClientFrame::Rollback(_) => true,
+        ClientFrame::Send(SendFrame { transaction, .. })
+        | ClientFrame::Settle(SettleFrame { transaction, .. })
+        | ClientFrame::SetState(SetStateFrame { transaction, .. }) => transaction.is_some(),
         _ => false,
     }
 }
 
-impl Frame {
-    /// Whether it brings something to be staged.
-    pub(super) fn brings(&self) -> bool {
-        matches!(self, Self::Send(_) | Self::Settle(_) | Self::SetState(_))
-    }
+/// Whether a frame has content to stage.
+pub(super) fn has_content(frame: &ClientFrame) -> bool {
+    matches!(frame, ClientFrame::Send(_) | ClientFrame::Settle(_) | ClientFrame::SetState(_))
+}
 
-    /// Without what it brings: only its numbers are needed any more.
-    pub(super) fn emptied(mut self) -> Self {
-        match &mut self {
-            Self::Send(frame) => frame.messages = Vec::new(),
-            Self::Settle(frame) => frame.items = Vec::new(),
-            Self::SetState(frame) => (frame.change.state, frame.change.state_base64) = (None, None),
-            _ => {}
+/// The frame without its content, where only its ids are needed.
+pub(super) fn without_content(mut frame: ClientFrame) -> ClientFrame {
+    match &mut frame {
+        ClientFrame::Send(frame) => frame.messages = Vec::new(),
+        ClientFrame::Settle(frame) => frame.items = Vec::new(),
+        ClientFrame::SetState(frame) => {
+            (frame.change.state, frame.change.state_base64) = (None, None);
         }
-        self
+        _ => {}
     }
+    frame
 }
 
 /// A transaction that has been begun.
@@ -132,25 +134,27 @@ pub(super) async fn lane(link: Arc<Link>, mut frames: mpsc::Receiver<Staged>) {
 async fn handle(link: &Arc<Link>, all: &mut All, staged: Staged) -> Option<Committing> {
     let Staged { frame, permit, bytes } = staged;
     let (id, result) = match frame {
-        Frame::Begin(BeginFrame { id, transaction }) => (id, begin(link, all, transaction)),
-        Frame::Rollback(RollbackFrame { id, transaction }) => {
+        ClientFrame::Begin(BeginFrame { id, transaction }) => (id, begin(link, all, transaction)),
+        ClientFrame::Rollback(RollbackFrame { id, transaction }) => {
             (id, all.remove(&transaction).map(drop).ok_or_else(|| missing(transaction)))
         }
-        Frame::Commit(CommitFrame { id, transaction }) => match ready(all, transaction) {
+        ClientFrame::Commit(CommitFrame { id, transaction }) => match ready(all, transaction) {
             Ok(open) => return Some(finish(link.clone(), id, open, permit)),
             Err(problem) => (id, Err(problem)),
         },
-        Frame::Send(SendFrame { id, messages, transaction }) => match open(all, transaction, bytes)
-        {
-            Ok(open) => {
-                let into = &mut open.transaction;
-                let done = stage_send(&link.api, &link.caller, into, messages).await;
-                let done = done.map(|to| to.into_iter().for_each(|to| open.need(Action::Send, to)));
-                (id, open.spoil(done))
+        ClientFrame::Send(SendFrame { id, messages, transaction }) => {
+            match open(all, transaction, bytes) {
+                Ok(open) => {
+                    let into = &mut open.transaction;
+                    let done = stage_send(&link.api, &link.caller, into, messages).await;
+                    let done =
+                        done.map(|to| to.into_iter().for_each(|to| open.need(Action::Send, to)));
+                    (id, open.spoil(done))
+                }
+                Err(problem) => (id, Err(problem)),
             }
-            Err(problem) => (id, Err(problem)),
-        },
-        Frame::Settle(SettleFrame { id, queue, items, transaction }) => {
+        }
+        ClientFrame::Settle(SettleFrame { id, queue, items, transaction }) => {
             match open(all, transaction, bytes) {
                 Ok(open) => {
                     open.leases.extend(items.iter().flat_map(|item| item.leases.iter().cloned()));
@@ -162,7 +166,7 @@ async fn handle(link: &Arc<Link>, all: &mut All, staged: Staged) -> Option<Commi
                 Err(problem) => (id, Err(problem)),
             }
         }
-        Frame::SetState(SetStateFrame { id, queue, change, transaction }) => {
+        ClientFrame::SetState(SetStateFrame { id, queue, change, transaction }) => {
             match open(all, transaction, bytes) {
                 Ok(open) => {
                     let into = &mut open.transaction;
@@ -176,7 +180,7 @@ async fn handle(link: &Arc<Link>, all: &mut All, staged: Staged) -> Option<Commi
         // Not of this lane.
         _ => return None,
     };
-    link.reply(Some(id), result.map(|()| Nothing {})).await;
+    link.reply(Some(id), result.map(|()| EmptyReply {})).await;
     drop(permit);
     None
 }

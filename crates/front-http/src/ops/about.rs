@@ -2,14 +2,15 @@
 
 use axum::Json as Answer;
 use axum::extract::{RawPathParams, State};
-use serde_json::{Value, json};
+use malote_wire_native::about::{DiskUsage, ServerVersion};
+use malote_wire_native::problem::ProblemKind;
+use malote_wire_native::queue::{KeyPartition, PartitionQuery, QueueScale};
+use serde_json::Value;
 
 use super::send::place;
-use crate::Api;
 use crate::extract::{Caller, Query, Queue};
 use crate::problem::{Code, Problem};
-use crate::wire::disk::DiskOut;
-use crate::wire::peek::{PartitionOut, PartitionQuery, ScaleOut, VersionOut};
+use crate::{Api, convert};
 
 /// Where a key belongs on the queue's fixed list of sessions.
 pub async fn partition(
@@ -17,11 +18,11 @@ pub async fn partition(
     Caller(caller): Caller,
     Queue(queue): Queue,
     Query(query): Query<PartitionQuery>,
-) -> Result<Answer<PartitionOut>, Problem> {
+) -> Result<Answer<KeyPartition>, Problem> {
     api.allow_look(&caller, &queue)?;
     let spec = api.engine.describe(queue.clone()).await?.spec;
     let (session, index, of) = place(&queue, &spec, &query.key)?;
-    Ok(Answer(PartitionOut { session: session.as_str().to_owned(), index, of }))
+    Ok(Answer(KeyPartition { session: session.as_str().to_owned(), index, of }))
 }
 
 /// What a scaler looks at.
@@ -29,10 +30,10 @@ pub async fn scale(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
-) -> Result<Answer<ScaleOut>, Problem> {
+) -> Result<Answer<QueueScale>, Problem> {
     api.allow_look(&caller, &queue)?;
     let facts = api.engine.describe(queue).await?;
-    Ok(Answer(ScaleOut {
+    Ok(Answer(QueueScale {
         backlog: facts.ready + facts.locked,
         in_flight: facts.locked,
         sessions: facts.sessions_ready + facts.sessions_held,
@@ -40,23 +41,30 @@ pub async fn scale(
 }
 
 /// Who answers.
-pub async fn version() -> Answer<VersionOut> {
-    Answer(VersionOut { name: "malote", version: env!("CARGO_PKG_VERSION"), api: "v1" })
+pub async fn version() -> Answer<ServerVersion> {
+    Answer(ServerVersion {
+        name: "malote".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        api: "v1".into(),
+    })
 }
 
 /// What is on the broker's disk.
-pub async fn disk(State(api): State<Api>) -> Answer<DiskOut> {
-    Answer(DiskOut::from(api.engine.disk()))
+pub async fn disk(State(api): State<Api>) -> Answer<DiskUsage> {
+    Answer(convert::disk_usage(api.engine.disk()))
 }
 
 /// What a problem's `type` points at.
-pub async fn problem(params: RawPathParams) -> Result<Answer<Value>, Problem> {
+pub async fn problem(params: RawPathParams) -> Result<Answer<ProblemKind>, Problem> {
     let word = params.iter().next().map(|(_, word)| word).unwrap_or_default();
     let code = Code::ALL.iter().find(|code| code.as_str() == word);
     let code = code.ok_or_else(|| Problem::new(Code::RouteNotFound, "there is no such problem"))?;
-    Ok(Answer(json!({
-        "code": code.as_str(), "status": code.status(), "title": code.title(), "fix": code.fix(),
-    })))
+    Ok(Answer(ProblemKind {
+        code: code.as_str().into(),
+        status: code.status(),
+        title: code.title().into(),
+        fix: code.fix().into(),
+    }))
 }
 
 /// The description of this API.

@@ -11,7 +11,7 @@ use crate::Api;
 use crate::extract::{Caller, Query};
 use crate::limits::{PAGE_DEFAULT, PAGE_MAX};
 use crate::problem::{Code, Problem};
-use crate::wire::receive::range;
+use crate::requests::check_range;
 
 /// Which records.
 #[derive(Debug, Default, Deserialize)]
@@ -28,7 +28,7 @@ impl RecordsQuery {
     fn read(self) -> Result<AuditQuery, Problem> {
         let wrong = |why: String| Problem::new(Code::BadQuery, why);
         let max = self.max.unwrap_or(PAGE_DEFAULT as u64);
-        range("max", max, 1, PAGE_MAX as u64)?;
+        check_range("max", max, 1, PAGE_MAX as u64)?;
         let action = self.action.as_deref().map(str::parse::<AuditAction>).transpose();
         let action = action.map_err(|error| wrong(format!("`action`: {error}")))?;
         let known = ["done", "refused", "unknown"];

@@ -6,16 +6,17 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json as Answer};
 use malote_engine::{DeadLetterSelection, Peek};
 use malote_model::{Action, QueueName, Refusal, Seq, limits};
+use malote_wire_native::dead_letter::{RedriveRequest, RedriveResult, ResendRequest};
+use malote_wire_native::message::SentMessage;
+use malote_wire_native::queue::RemovedCount;
+use malote_wire_native::receive::{PeekQuery, PeekedMessages};
 
 use super::send::prepare;
-use crate::Api;
 use crate::audit::NothingDone;
 use crate::extract::{Caller, Json, JsonMessages, Query, Queue, Sequence};
 use crate::problem::{Code, Problem};
-use crate::wire::message::SentOne;
-use crate::wire::peek::{PeekOut, PeekQuery, RedriveIn, RedriveOut, ResendIn};
-use crate::wire::queue::Removed;
-use crate::wire::receive::{check_list, range};
+use crate::requests::{check_list, check_range};
+use crate::{Api, convert};
 
 /// What one redrive moves unless it is told otherwise.
 const REDRIVE_DEFAULT: u64 = 1000;
@@ -28,7 +29,7 @@ pub async fn list(
     Caller(caller): Caller,
     Queue(queue): Queue,
     Query(query): Query<PeekQuery>,
-) -> Result<Answer<PeekOut>, Problem> {
+) -> Result<Answer<PeekedMessages>, Problem> {
     api.allow(&caller, Action::Receive, &queue)?;
     super::peek::look(&api, queue.dead_letters(), query).await
 }
@@ -38,9 +39,9 @@ pub async fn purge(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
-) -> Result<Answer<Removed>, Problem> {
+) -> Result<Answer<RemovedCount>, Problem> {
     api.allow(&caller, Action::Manage, &queue)?;
-    Ok(Answer(Removed { removed: api.engine.purge(queue.dead_letters()).await? }))
+    Ok(Answer(RemovedCount { removed: api.engine.purge(queue.dead_letters()).await? }))
 }
 
 /// Moves dead letters back to where they came from, or elsewhere.
@@ -48,7 +49,7 @@ pub async fn redrive(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
-    Json(asked): Json<RedriveIn>,
+    Json(asked): Json<RedriveRequest>,
 ) -> Result<Response, Problem> {
     api.allow(&caller, Action::Manage, &queue)?;
     let to = asked.to.as_deref().map(QueueName::new).transpose()?;
@@ -58,7 +59,7 @@ pub async fn redrive(
         return Err(Problem::new(Code::BadField, "give `seqs` or `limit`, not both"));
     }
     let limit = asked.limit.unwrap_or(REDRIVE_DEFAULT);
-    range("limit", limit, 1, REDRIVE_MAX)?;
+    check_range("limit", limit, 1, REDRIVE_MAX)?;
     let which = match asked.seqs {
         Some(seqs) => {
             check_list("seqs", seqs.len(), limits::RECEIVE_BATCH_MAX)?;
@@ -77,13 +78,13 @@ pub async fn redrive(
                 seqs.len() as u64
             }
         };
-        let out = RedriveOut { moved, left: there.saturating_sub(moved) };
+        let out = RedriveResult { moved, left: there.saturating_sub(moved) };
         return Ok((Extension(NothingDone), Answer(out)).into_response());
     }
     let may_send = |to: &QueueName| api.allow(&caller, Action::Send, to).is_ok();
     let moved = api.engine.redrive_permitted(queue.clone(), which, to, may_send).await?;
     let left = api.engine.describe(queue).await?.dead_lettered;
-    Ok(Answer(RedriveOut { moved, left }).into_response())
+    Ok(Answer(RedriveResult { moved, left }).into_response())
 }
 
 /// Where a dead letter came from.
@@ -102,8 +103,8 @@ pub async fn resend(
     Caller(caller): Caller,
     Queue(queue): Queue,
     Sequence(seq): Sequence,
-    JsonMessages(asked, _share): JsonMessages<ResendIn>,
-) -> Result<(StatusCode, Answer<SentOne>), Problem> {
+    JsonMessages(asked, _share): JsonMessages<ResendRequest>,
+) -> Result<(StatusCode, Answer<SentMessage>), Problem> {
     api.allow(&caller, Action::Manage, &queue)?;
     let to = match asked.to.as_deref() {
         Some(to) => QueueName::new(to)?,
@@ -122,5 +123,5 @@ pub async fn resend(
     }
     let message = prepare(&api, &to.clone().into(), asked.message).await?;
     let sent = api.engine.resend(queue.dead_letters(), seq, to, message).await?;
-    Ok((StatusCode::CREATED, Answer(sent.into())))
+    Ok((StatusCode::CREATED, Answer(convert::sent_message(sent))))
 }

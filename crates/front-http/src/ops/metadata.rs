@@ -2,11 +2,10 @@
 
 use axum::http::{HeaderMap, header};
 use malote_model::Value;
+use malote_wire_native::message::{Moment, NewMessage};
 
 use crate::nearest::nearest;
 use crate::problem::{Code, Problem};
-use crate::wire::message::{Moment, NewMessage};
-use crate::wire::text;
 
 /// What may be said about any message.
 pub(crate) const NAMES: [&str; 16] = [
@@ -107,7 +106,7 @@ pub(super) fn read_metadata(
     };
     said.new.content_type = text_header(header::CONTENT_TYPE)?;
     said.new.content_encoding = text_header(header::CONTENT_ENCODING)?;
-    said.new.properties = Some(crate::wire::value::PropertyMap(properties));
+    said.new.properties = Some(malote_wire_native::PropertyMap(properties));
     Ok(said)
 }
 
@@ -152,7 +151,7 @@ fn set(said: &mut Metadata, name: &str, value: String, code: Code) -> Result<(),
         "delay_ms" => new.delay_ms = number(name, &value, code)?,
         "ttl_ms" => new.ttl_ms = number(name, &value, code)?,
         "priority" => new.priority = number(name, &value, code)?,
-        "at" => match text::moment_of(&value) {
+        "at" => match malote_wire_native::text::moment_of(&value) {
             Some(at) => new.at = Some(Moment(at)),
             None => return wrong("milliseconds since 1970 or an RFC 3339 time"),
         },

@@ -4,14 +4,13 @@ use axum::Json as Answer;
 use axum::extract::State;
 use malote_engine::{Peek, PeekedMessage};
 use malote_model::{Action, QueueName, Seq, SessionId};
+use malote_wire_native::receive::{PeekQuery, PeekedMessages};
 
-use crate::Api;
 use crate::extract::{Caller, Query, Queue};
-use crate::limits::{PAGE_DEFAULT, PAGE_MAX};
+use crate::limits::PAGE_MAX;
 use crate::problem::{Code, Problem};
-use crate::wire::message::Received;
-use crate::wire::peek::{PeekOut, PeekQuery};
-use crate::wire::receive::range;
+use crate::requests::page_length;
+use crate::{Api, convert};
 
 /// Messages read at a time, before it is known how large they are: each may have 16 MiB.
 const STEP_FIRST: usize = 4;
@@ -28,7 +27,7 @@ pub async fn peek(
     Caller(caller): Caller,
     Queue(queue): Queue,
     Query(query): Query<PeekQuery>,
-) -> Result<Answer<PeekOut>, Problem> {
+) -> Result<Answer<PeekedMessages>, Problem> {
     api.allow(&caller, Action::Receive, &queue)?;
     look(&api, queue, query).await
 }
@@ -37,11 +36,10 @@ pub(super) async fn look(
     api: &Api,
     queue: QueueName,
     query: PeekQuery,
-) -> Result<Answer<PeekOut>, Problem> {
-    let max = query.max.unwrap_or(PAGE_DEFAULT as u64);
-    range("max", max, 1, PAGE_MAX as u64)?;
+) -> Result<Answer<PeekedMessages>, Problem> {
+    let max = page_length(query.max)?;
     let session = query.session.as_deref().map(SessionId::new).transpose()?;
-    let state = query.state.map(Into::into);
+    let state = query.state.map(convert::message_state);
     let mut from = Some(Seq(query.from.unwrap_or_default()));
     let mut seen: Vec<PeekedMessage> = Vec::new();
     let mut bytes = 0;
@@ -51,20 +49,20 @@ pub(super) async fn look(
         _ => return Err(Problem::new(Code::Busy, "too many peeks are under way")),
     };
     for _ in 0..STEPS_MAX {
-        let Some(at) = from.filter(|_| seen.len() < max as usize && bytes < PAGE_BYTES) else {
+        let Some(at) = from.filter(|_| seen.len() < max && bytes < PAGE_BYTES) else {
             break;
         };
         let step = match seen.len() {
             0 => STEP_FIRST,
             count => ((PAGE_BYTES - bytes) / (bytes / count).max(1)).clamp(1, STEP),
         };
-        let step = if session.is_some() { PAGE_MAX } else { step.min(max as usize - seen.len()) };
+        let step = if session.is_some() { PAGE_MAX } else { step.min(max - seen.len()) };
         let peek =
             Peek { queue: queue.clone(), from: at, max: step, session: session.clone(), state };
         let (mut more, next) = api.engine.peek(peek).await?;
         from = next;
-        if let Some(cut) = more.get(max as usize - seen.len()).map(|first| first.seq) {
-            more.truncate(max as usize - seen.len());
+        if let Some(cut) = more.get(max - seen.len()).map(|first| first.seq) {
+            more.truncate(max - seen.len());
             from = Some(cut);
         }
         let size = |s: &PeekedMessage| {
@@ -73,6 +71,6 @@ pub(super) async fn look(
         bytes += more.iter().map(size).sum::<usize>();
         seen.append(&mut more);
     }
-    let messages = seen.into_iter().map(Received::seen).collect();
-    Ok(Answer(PeekOut { messages, next: from.map(|seq| seq.0) }))
+    let messages = seen.into_iter().map(convert::peeked_message).collect();
+    Ok(Answer(PeekedMessages { messages, next: from.map(|seq| seq.0) }))
 }

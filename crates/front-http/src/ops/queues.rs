@@ -5,19 +5,19 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use malote_model::{Action, QueueSpec};
+use malote_wire_native::queue::{ListQuery, QueueInfo, QueueList, RemovedCount};
+use malote_wire_native::settings::QueueSettings;
 
-use crate::Api;
 use crate::extract::{Caller, Json, Query, Queue};
 use crate::problem::{Code, Problem};
-use crate::wire::queue::{QueueOut, QueuesOut, QueuesQuery, Removed};
-use crate::wire::spec::SpecIn;
+use crate::{Api, convert};
 
 /// Every queue that the caller may see, or a page of them.
 pub async fn list(
     State(api): State<Api>,
     Caller(caller): Caller,
-    Query(query): Query<QueuesQuery>,
-) -> Result<Answer<QueuesOut>, Problem> {
+    Query(query): Query<ListQuery>,
+) -> Result<Answer<QueueList>, Problem> {
     api.allow_lists(&caller)?;
     let max = query.max.unwrap_or(usize::MAX);
     if max == 0 {
@@ -33,7 +33,7 @@ pub async fn list(
     let more = facts.len() > max;
     facts.truncate(max);
     let next = facts.last().filter(|_| more).map(|last| last.name.as_str().to_owned());
-    Ok(Answer(QueuesOut { queues: facts.into_iter().map(QueueOut::from).collect(), next }))
+    Ok(Answer(QueueList { queues: facts.into_iter().map(convert::queue_info).collect(), next }))
 }
 
 /// Makes the queue, or finds it just as asked.
@@ -41,11 +41,11 @@ pub async fn declare(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
-    Json(spec): Json<SpecIn>,
+    Json(spec): Json<QueueSettings>,
 ) -> Result<Response, Problem> {
     api.allow(&caller, Action::Manage, &queue)?;
     let before = QueueSpec::default();
-    let spec = spec.over(before.clone())?;
+    let spec = spec.apply_to(before.clone())?;
     api.allow_targets(&caller, &before, &spec)?;
     let created = api.engine.declare(queue.clone(), spec).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
@@ -53,7 +53,7 @@ pub async fn declare(
         tracing::info!(%queue, front = "http", "queue created");
     }
     let facts = api.engine.describe(queue).await?;
-    Ok((status, Answer(QueueOut::from(facts))).into_response())
+    Ok((status, Answer(convert::queue_info(facts))).into_response())
 }
 
 /// Changes only what is given.
@@ -61,14 +61,14 @@ pub async fn update(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
-    Json(spec): Json<SpecIn>,
-) -> Result<Answer<QueueOut>, Problem> {
+    Json(spec): Json<QueueSettings>,
+) -> Result<Answer<QueueInfo>, Problem> {
     api.allow(&caller, Action::Manage, &queue)?;
     let before = api.engine.describe(queue.clone()).await?.spec;
-    let spec = spec.over(before.clone())?;
+    let spec = spec.apply_to(before.clone())?;
     api.allow_targets(&caller, &before, &spec)?;
     api.engine.update(queue.clone(), spec).await?;
-    Ok(Answer(api.engine.describe(queue).await?.into()))
+    Ok(Answer(convert::queue_info(api.engine.describe(queue).await?)))
 }
 
 /// What the queue is and holds.
@@ -76,9 +76,9 @@ pub async fn describe(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
-) -> Result<Answer<QueueOut>, Problem> {
+) -> Result<Answer<QueueInfo>, Problem> {
     api.allow_look(&caller, &queue)?;
-    Ok(Answer(api.engine.describe(queue).await?.into()))
+    Ok(Answer(convert::queue_info(api.engine.describe(queue).await?)))
 }
 
 /// Removes the queue, its dead letters and all they hold.
@@ -98,9 +98,9 @@ pub async fn purge(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
-) -> Result<Answer<Removed>, Problem> {
+) -> Result<Answer<RemovedCount>, Problem> {
     api.allow(&caller, Action::Manage, &queue)?;
-    Ok(Answer(Removed { removed: api.engine.purge(queue).await? }))
+    Ok(Answer(RemovedCount { removed: api.engine.purge(queue).await? }))
 }
 
 /// Stops delivery; sending and settling go on.

@@ -4,15 +4,16 @@ use axum::Json as Answer;
 use axum::extract::State;
 use malote_engine::{Delivery, Receive};
 use malote_model::{Action, Seq, limits};
+use malote_wire_native::frame::Encoding;
+use malote_wire_native::receive::{
+    CancelRequest, CancelledCount, ReceiveDeferredRequest, ReceiveMode, ReceiveRequest,
+    ReceivedBatch,
+};
 
-use crate::Api;
 use crate::extract::{Caller, Json, Queue};
 use crate::problem::Problem;
-use crate::wire::Encoding;
-use crate::wire::message::Received;
-use crate::wire::receive::{
-    CancelIn, CancelOut, DeferredIn, Mode, ReceiveIn, ReceivedOut, check_list, check_lock, token,
-};
+use crate::requests::{check_list, check_lock, check_receive, parse_token};
+use crate::{Api, convert};
 
 /// Messages taken before it is known how large they are.
 const FIRST_STEP: u32 = 64;
@@ -32,17 +33,17 @@ pub async fn receive(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
-    Json(asked): Json<ReceiveIn>,
-) -> Result<Answer<ReceivedOut>, Problem> {
+    Json(asked): Json<ReceiveRequest>,
+) -> Result<Answer<ReceivedBatch>, Problem> {
     api.allow(&caller, Action::Receive, &queue)?;
-    asked.check()?;
+    check_receive(&asked)?;
     let receive = Receive {
         queue: queue.clone(),
         max: asked.max.min(FIRST_STEP),
         wait_ms: asked.wait_ms,
         lock_ms: asked.lock_ms,
-        take: asked.mode == Mode::Delete,
-        hold: token(asked.session_token.as_deref())?,
+        take: asked.mode == ReceiveMode::Delete,
+        hold: parse_token(asked.session_token.as_deref())?,
         per_session: asked.per_session,
     };
     let waiting = api.engine.receive(receive.clone());
@@ -59,8 +60,9 @@ pub async fn receive(
         let rest = Receive { max: more, wait_ms: 0, ..receive };
         deliveries.extend(api.engine.receive(rest).await.unwrap_or_default());
     }
-    let messages = deliveries.into_iter().map(|d| Received::delivered(d, Encoding::Json)).collect();
-    Ok(Answer(ReceivedOut { messages }))
+    let messages =
+        deliveries.into_iter().map(|d| convert::delivered_message(d, Encoding::Json)).collect();
+    Ok(Answer(ReceivedBatch { messages }))
 }
 
 /// Deferred messages by their sequences.
@@ -68,17 +70,18 @@ pub async fn receive_deferred(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
-    Json(asked): Json<DeferredIn>,
-) -> Result<Answer<ReceivedOut>, Problem> {
+    Json(asked): Json<ReceiveDeferredRequest>,
+) -> Result<Answer<ReceivedBatch>, Problem> {
     api.allow(&caller, Action::Receive, &queue)?;
     check_list("seqs", asked.seqs.len(), limits::RECEIVE_BATCH_MAX)?;
     check_lock(asked.lock_ms)?;
     let seqs = asked.seqs.into_iter().map(Seq).collect();
-    let hold = token(asked.session_token.as_deref())?;
-    let take = asked.mode == Mode::Delete;
+    let hold = parse_token(asked.session_token.as_deref())?;
+    let take = asked.mode == ReceiveMode::Delete;
     let deliveries = api.engine.receive_deferred(queue, seqs, hold, asked.lock_ms, take).await?;
-    let messages = deliveries.into_iter().map(|d| Received::delivered(d, Encoding::Json)).collect();
-    Ok(Answer(ReceivedOut { messages }))
+    let messages =
+        deliveries.into_iter().map(|d| convert::delivered_message(d, Encoding::Json)).collect();
+    Ok(Answer(ReceivedBatch { messages }))
 }
 
 /// Takes back scheduled messages.
@@ -86,10 +89,10 @@ pub async fn cancel(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
-    Json(asked): Json<CancelIn>,
-) -> Result<Answer<CancelOut>, Problem> {
+    Json(asked): Json<CancelRequest>,
+) -> Result<Answer<CancelledCount>, Problem> {
     api.allow(&caller, Action::Send, &queue)?;
     check_list("seqs", asked.seqs.len(), limits::RECEIVE_BATCH_MAX)?;
     let seqs = asked.seqs.into_iter().map(Seq).collect();
-    Ok(Answer(CancelOut { cancelled: api.engine.cancel(queue, seqs).await? }))
+    Ok(Answer(CancelledCount { cancelled: api.engine.cancel(queue, seqs).await? }))
 }

@@ -6,15 +6,15 @@ use axum::Json as Answer;
 use axum::extract::{RawQuery, State};
 use axum::http::HeaderMap;
 use malote_model::{Action, Address, limits};
+use malote_wire_native::frame::Encoding;
+use malote_wire_native::message::ReceivedMessage;
 
 use super::metadata::{TIMEOUT, read_metadata};
 use super::send::{only, publish, raw_message};
-use crate::Api;
 use crate::extract::{Caller, Queue, Raw};
 use crate::problem::{Code, Problem};
-use crate::wire::Encoding;
-use crate::wire::message::Received;
-use crate::wire::receive::range;
+use crate::requests::check_range;
+use crate::{Api, convert};
 
 /// How long an answer is waited for unless the caller says otherwise.
 const TIMEOUT_MS_DEFAULT: u64 = 30_000;
@@ -28,11 +28,11 @@ pub async fn request(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Raw,
-) -> Result<Answer<Received>, Problem> {
+) -> Result<Answer<ReceivedMessage>, Problem> {
     api.allow(&caller, Action::Send, &queue)?;
     let said = read_metadata(query.as_deref().unwrap_or(""), &headers, Some(TIMEOUT))?;
     let timeout_ms = said.timeout_ms.unwrap_or(TIMEOUT_MS_DEFAULT);
-    range(TIMEOUT, timeout_ms, 1, limits::ACCEPT_WAIT_MS_MAX)?;
+    check_range(TIMEOUT, timeout_ms, 1, limits::ACCEPT_WAIT_MS_MAX)?;
     let new = &said.new;
     if new.reply_to.is_some() || new.reply_to_session.is_some() || new.correlation_id.is_some() {
         let why = "reply_to, reply_to_session and correlation_id are set here: leave them out";
@@ -52,7 +52,7 @@ pub async fn request(
     }
     let answer = tokio::time::timeout(Duration::from_millis(timeout_ms), waiting.answer());
     match api.while_allowed(&caller, Action::Send, &queue, answer).await? {
-        Ok(Some(answer)) => Ok(Answer(Received::delivered(answer, Encoding::Json))),
+        Ok(Some(answer)) => Ok(Answer(convert::delivered_message(answer, Encoding::Json))),
         Ok(None) if api.shutdown.is_cancelled() => {
             Err(Problem::new(Code::Stopping, "the broker is stopping"))
         }

@@ -5,13 +5,15 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use malote_model::{Action, Facts, Principal, QueueName, TopicName};
+use malote_wire_native::frame::Encoding;
+use malote_wire_native::message::ReceivedMessage;
+use malote_wire_native::rule::{NamedRule, RuleBody, RuleTest, RuleTestResult};
+use malote_wire_native::topic::{RuleList, RulesQuery};
 
-use crate::Api;
 use crate::extract::{Caller, Json, JsonMessages, Query, Queue, RuleName, Subscription, Topic};
 use crate::problem::{Code, Problem};
-use crate::wire::message::Received;
-use crate::wire::rule::{RuleBody, RuleOut, TestIn};
-use crate::wire::topic::{RulesOut, RulesQuery, TestOut};
+use crate::requests::{RulesPage, rules_page};
+use crate::{Api, convert};
 
 /// Rules of a topic over all its queues, by queue and name.
 pub async fn list(
@@ -19,14 +21,14 @@ pub async fn list(
     Caller(caller): Caller,
     Topic(topic): Topic,
     Query(query): Query<RulesQuery>,
-) -> Result<Answer<RulesOut>, Problem> {
+) -> Result<Answer<RuleList>, Problem> {
     api.allow_look_at(&caller, &topic.clone().into())?;
-    let (queue, after, max) = query.read()?;
+    let RulesPage { queue, after, max } = rules_page(query)?;
     let manages = api.allow_topic(&caller, Action::Manage, &topic).is_ok();
     let rules = api.engine.rules(topic, queue, after, max).await?;
     // Whoever may only send learns nothing of queues that it may not see.
     let shown = |queue: &QueueName| manages || api.allow_look(&caller, queue).is_ok();
-    Ok(Answer(RulesOut::page(&rules, max, shown)))
+    Ok(Answer(convert::rule_page(&rules, max, shown)))
 }
 
 /// Rules of one subscription, by name.
@@ -36,14 +38,14 @@ pub async fn list_of_subscription(
     Topic(topic): Topic,
     Subscription(queue): Subscription,
     Query(query): Query<RulesQuery>,
-) -> Result<Answer<RulesOut>, Problem> {
+) -> Result<Answer<RuleList>, Problem> {
     api.allow_look(&caller, &queue)?;
-    let (other, after, max) = query.read()?;
+    let RulesPage { queue: other, after, max } = rules_page(query)?;
     if other.is_some() {
         return Err(Problem::new(Code::BadQuery, "`queue` means nothing here: the path names it"));
     }
     let rules = api.engine.rules(topic, Some(queue), after, max).await?;
-    Ok(Answer(RulesOut::page(&rules, max, |_| true)))
+    Ok(Answer(convert::rule_page(&rules, max, |_| true)))
 }
 
 /// Lets a queue have copies by a rule.
@@ -80,7 +82,7 @@ async fn add(
     body: RuleBody,
 ) -> Result<Response, Problem> {
     let rule = body.rule(name)?;
-    let shown = RuleOut::from(&rule);
+    let shown = NamedRule::from(&rule);
     let created = api.engine.bind(topic, queue, rule).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Answer(shown)).into_response())
@@ -130,8 +132,8 @@ fn may_bind(
 /// Whether a rule takes a message, and what becomes of the copy. Nothing is stored.
 pub async fn test(
     State(api): State<Api>,
-    JsonMessages(asked, _share): JsonMessages<TestIn>,
-) -> Result<Answer<TestOut>, Problem> {
+    JsonMessages(asked, _share): JsonMessages<RuleTest>,
+) -> Result<Answer<RuleTestResult>, Problem> {
     let (rule, message) = asked.parts()?;
     if message.queue.is_some() || message.topic.is_some() || message.session_from_key {
         let why = "`queue`, `topic` and `session_from_key` mean nothing to a rule";
@@ -143,5 +145,8 @@ pub async fn test(
     if matches && let Some(action) = &rule.action {
         action.apply(&mut message, now);
     }
-    Ok(Answer(TestOut { matches, message: matches.then(|| Received::loose(message)) }))
+    Ok(Answer(RuleTestResult {
+        matches,
+        message: matches.then(|| ReceivedMessage::new(message, Encoding::Json)),
+    }))
 }

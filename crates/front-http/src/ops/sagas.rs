@@ -3,13 +3,13 @@
 use axum::Json as Answer;
 use axum::extract::State;
 use malote_model::{Action, QueueName};
-use malote_wire_native::saga::{QUEUE_PREFIX, SagaState};
+use malote_wire_native::saga::{QUEUE_PREFIX, SagaDetails, SagaList, SagaState};
+use malote_wire_native::session::SessionsQuery;
 
-use crate::Api;
 use crate::extract::{Caller, Query, SagaName, Session};
 use crate::problem::{Code, Problem};
-use crate::wire::saga::{SagaInFull, SagasOut, summary};
-use crate::wire::session::SessionsQuery;
+use crate::requests::sessions_page;
+use crate::{Api, convert};
 
 /// Sessions looked at in one step.
 const STEP: usize = 32;
@@ -27,11 +27,11 @@ pub async fn list(
     Caller(caller): Caller,
     SagaName(saga): SagaName,
     Query(query): Query<SessionsQuery>,
-) -> Result<Answer<SagasOut>, Problem> {
+) -> Result<Answer<SagaList>, Problem> {
     let queue = queue_of(&saga)?;
     api.allow(&caller, Action::Receive, &queue)?;
-    let max = query.max()?;
-    let mut from = Some(query.from()?);
+    let (from, max) = sessions_page(&query)?;
+    let mut from = Some(from);
     let (mut sagas, mut bytes) = (Vec::new(), 0);
     for _ in 0..STEPS_MAX {
         let Some(at) = from.filter(|_| sagas.len() < max && bytes < PAGE_BYTES) else { break };
@@ -46,12 +46,12 @@ pub async fn list(
             };
             bytes += state.as_ref().map_or(0, |state| state.len());
             match state.as_deref().map(SagaState::read).transpose() {
-                Ok(state) => sagas.push(summary(id, state.as_ref(), Some(&facts))),
+                Ok(state) => sagas.push(convert::saga_summary(id, state.as_ref(), Some(&facts))),
                 Err(error) => tracing::debug!(%queue, id, error, "a state that is no saga's"),
             }
         }
     }
-    Ok(Answer(SagasOut { sagas, next: from.map(|next| next.to_string()) }))
+    Ok(Answer(SagaList { sagas, next: from.map(|next| next.to_string()) }))
 }
 
 /// One saga, with its steps and its data.
@@ -60,7 +60,7 @@ pub async fn describe(
     Caller(caller): Caller,
     SagaName(saga): SagaName,
     Session(id): Session,
-) -> Result<Answer<SagaInFull>, Problem> {
+) -> Result<Answer<SagaDetails>, Problem> {
     let queue = queue_of(&saga)?;
     api.allow(&caller, Action::Receive, &queue)?;
     let facts = api.engine.session(queue.clone(), id.clone()).await?;
@@ -73,5 +73,5 @@ pub async fn describe(
         let why = format!("the state of session `{id}` is no saga's: {error}");
         Problem::new(Code::SagaNotFound, why)
     })?;
-    Ok(Answer(SagaInFull::new(id.as_str(), state, facts.as_ref())))
+    Ok(Answer(convert::saga_details(id.as_str(), state, facts.as_ref())))
 }

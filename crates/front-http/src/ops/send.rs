@@ -9,13 +9,13 @@ use malote_model::{
     Action, Address, AuditAction, AuditProtocol, Body, BodyKind, Message, Principal, QueueName,
     QueueSpec, Refusal, SessionId, Sessions, limits, partition,
 };
+use malote_wire_native::message::{MessageBatch, NewMessage, SentBatch, SentMessage};
 
 use super::metadata::{CREATE, Create, read_metadata};
-use crate::Api;
 use crate::audit::outcome;
 use crate::extract::{Caller, JsonMessages, PeerAddress, Queue, Raw, Topic};
 use crate::problem::{Code, Problem};
-use crate::wire::message::{Batch, NewMessage, SentAll, SentOne, address_of};
+use crate::{Api, convert};
 
 /// What `curl -d` says when nobody said anything: text of some kind, and no media type. A form that is meant as one
 /// can say so with a parameter, or come in a batch.
@@ -30,7 +30,7 @@ pub async fn send(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Raw,
-) -> Result<(StatusCode, Answer<SentOne>), Problem> {
+) -> Result<(StatusCode, Answer<SentMessage>), Problem> {
     api.allow(&caller, Action::Send, &queue)?;
     let said = read_metadata(query.as_deref().unwrap_or(""), &headers, Some(CREATE))?;
     let to = Address::from(queue.clone());
@@ -48,7 +48,7 @@ pub async fn send(
         }
         other => other,
     };
-    Ok((StatusCode::CREATED, Answer(only(sent?)?.into())))
+    Ok((StatusCode::CREATED, Answer(convert::sent_message(only(sent?)?))))
 }
 
 /// One message for a topic: the body is the body.
@@ -59,13 +59,13 @@ pub async fn send_to_topic(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Raw,
-) -> Result<(StatusCode, Answer<SentOne>), Problem> {
+) -> Result<(StatusCode, Answer<SentMessage>), Problem> {
     api.allow_topic(&caller, Action::Send, &topic)?;
     let said = read_metadata(query.as_deref().unwrap_or(""), &headers, None)?;
     let to = Address::from(topic);
     let message = raw_message(&api, &to, said.new, &body).await?;
     let sent = publish(&api, vec![(to, message)]).await?;
-    Ok((StatusCode::CREATED, Answer(only(sent)?.into())))
+    Ok((StatusCode::CREATED, Answer(convert::sent_message(only(sent)?))))
 }
 
 /// The message that a raw body and its metadata mean.
@@ -92,8 +92,8 @@ pub async fn send_batch(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
-    JsonMessages(batch, _share): JsonMessages<Batch>,
-) -> Result<(StatusCode, Answer<SentAll>), Problem> {
+    JsonMessages(batch, _share): JsonMessages<MessageBatch>,
+) -> Result<(StatusCode, Answer<SentBatch>), Problem> {
     api.allow(&caller, Action::Send, &queue)?;
     send_to_one(&api, &caller, queue.into(), batch).await
 }
@@ -103,8 +103,8 @@ pub async fn send_batch_to_topic(
     State(api): State<Api>,
     Caller(caller): Caller,
     Topic(topic): Topic,
-    JsonMessages(batch, _share): JsonMessages<Batch>,
-) -> Result<(StatusCode, Answer<SentAll>), Problem> {
+    JsonMessages(batch, _share): JsonMessages<MessageBatch>,
+) -> Result<(StatusCode, Answer<SentBatch>), Problem> {
     api.allow_topic(&caller, Action::Send, &topic)?;
     send_to_one(&api, &caller, topic.into(), batch).await
 }
@@ -113,8 +113,8 @@ async fn send_to_one(
     api: &Api,
     caller: &Principal,
     to: Address,
-    batch: Batch,
-) -> Result<(StatusCode, Answer<SentAll>), Problem> {
+    batch: MessageBatch,
+) -> Result<(StatusCode, Answer<SentBatch>), Problem> {
     let mut items = Vec::with_capacity(batch.messages.len());
     for (at, message) in batch.messages.into_iter().enumerate() {
         if message.queue.is_some() || message.topic.is_some() {
@@ -126,18 +126,18 @@ async fn send_to_one(
         items.push((to.clone(), message));
     }
     let sent = send_all(api, caller, items).await?;
-    Ok((StatusCode::CREATED, Answer(all(sent))))
+    Ok((StatusCode::CREATED, Answer(convert::sent_batch(sent))))
 }
 
 /// Several messages for several queues and topics.
 pub async fn send_many(
     State(api): State<Api>,
     Caller(caller): Caller,
-    JsonMessages(batch, _share): JsonMessages<Batch>,
-) -> Result<(StatusCode, Answer<SentAll>), Problem> {
+    JsonMessages(batch, _share): JsonMessages<MessageBatch>,
+) -> Result<(StatusCode, Answer<SentBatch>), Problem> {
     let items = addressed(batch.messages)?;
     let sent = send_all(&api, &caller, items).await?;
-    Ok((StatusCode::CREATED, Answer(all(sent))))
+    Ok((StatusCode::CREATED, Answer(convert::sent_batch(sent))))
 }
 
 /// Sends, and does not wait for ever for room: a caller that is told to come back later can still settle.
@@ -150,12 +150,8 @@ pub(crate) async fn publish(
 
 /// Each message with the queue or topic that it names.
 pub(crate) fn addressed(messages: Vec<NewMessage>) -> Result<Vec<(Address, NewMessage)>, Problem> {
-    let with_address = |mut message: NewMessage| Ok((address_of(&mut message)?, message));
+    let with_address = |mut message: NewMessage| Ok((message.take_address()?, message));
     messages.into_iter().map(with_address).collect()
-}
-
-pub(crate) fn all(sent: Vec<Sent>) -> SentAll {
-    SentAll { messages: sent.into_iter().map(SentOne::from).collect() }
 }
 
 async fn send_all(

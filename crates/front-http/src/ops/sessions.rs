@@ -6,14 +6,14 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use malote_engine::StateChange;
 use malote_model::{Action, LeaseToken, QueueName, Refusal, SessionId, limits};
+use malote_wire_native::session::{
+    AcceptRequest, HeldUntil, HoldRequest, SessionInfo, SessionList, SessionsQuery,
+};
 
-use crate::Api;
 use crate::extract::{Caller, Json, Query, Queue, RawControl, Session};
 use crate::problem::{Code, Problem};
-use crate::wire::session::{
-    AcceptIn, HeldOut, SessionOut, SessionsOut, SessionsQuery, TokenIn, UntilOut,
-};
-use crate::wire::settle::check_state;
+use crate::requests::{check_accept, check_lock, check_state, sessions_page};
+use crate::{Api, convert};
 
 /// Proof of a hold, where the body is the state itself.
 pub(crate) const TOKEN_HEADER: &str = "malote-session-token";
@@ -24,11 +24,12 @@ pub async fn list(
     Caller(caller): Caller,
     Queue(queue): Queue,
     Query(query): Query<SessionsQuery>,
-) -> Result<Answer<SessionsOut>, Problem> {
+) -> Result<Answer<SessionList>, Problem> {
     api.allow_look(&caller, &queue)?;
-    let (sessions, next) = api.engine.sessions(queue, query.from()?, query.max()?).await?;
-    let sessions = sessions.into_iter().map(SessionOut::from).collect();
-    Ok(Answer(SessionsOut { sessions, next: next.map(|next| next.to_string()) }))
+    let (from, max) = sessions_page(&query)?;
+    let (sessions, next) = api.engine.sessions(queue, from, max).await?;
+    let sessions = sessions.into_iter().map(convert::session_info).collect();
+    Ok(Answer(SessionList { sessions, next: next.map(|next| next.to_string()) }))
 }
 
 /// One session.
@@ -37,10 +38,10 @@ pub async fn describe(
     Caller(caller): Caller,
     Queue(queue): Queue,
     Session(session): Session,
-) -> Result<Answer<SessionOut>, Problem> {
+) -> Result<Answer<SessionInfo>, Problem> {
     api.allow_look(&caller, &queue)?;
     let facts = api.engine.session(queue.clone(), session.clone()).await?;
-    facts.map(|facts| Answer(facts.into())).ok_or_else(|| {
+    facts.map(|facts| Answer(convert::session_info(facts))).ok_or_else(|| {
         let why = format!(
             "queue `{queue}` has nothing of session `{session}`: no message, hold or state"
         );
@@ -53,10 +54,10 @@ pub async fn accept(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
-    Json(asked): Json<AcceptIn>,
+    Json(asked): Json<AcceptRequest>,
 ) -> Result<Response, Problem> {
     api.allow(&caller, Action::Receive, &queue)?;
-    asked.check(limits::RECEIVE_WAIT_MS_MAX)?;
+    check_accept(&asked, limits::RECEIVE_WAIT_MS_MAX)?;
     let session = asked.session.as_deref().map(SessionId::new).transpose()?;
     let waiting = api.engine.accept(queue.clone(), session, asked.wait_ms, asked.lock_ms);
     let waiting = api.while_allowed(&caller, Action::Receive, &queue, waiting);
@@ -66,7 +67,7 @@ pub async fn accept(
         () = api.shutdown.cancelled() => None,
     };
     Ok(match held {
-        Some(held) => Answer(HeldOut::from(held)).into_response(),
+        Some(held) => Answer(convert::held_session(held)).into_response(),
         None => StatusCode::NO_CONTENT.into_response(),
     })
 }
@@ -77,7 +78,7 @@ pub async fn release(
     Caller(caller): Caller,
     Queue(queue): Queue,
     Session(_): Session,
-    Json(asked): Json<TokenIn>,
+    Json(asked): Json<HoldRequest>,
 ) -> Result<StatusCode, Problem> {
     api.allow(&caller, Action::Receive, &queue)?;
     if asked.lock_ms.is_some() {
@@ -96,14 +97,14 @@ pub async fn renew(
     Caller(caller): Caller,
     Queue(queue): Queue,
     Session(_): Session,
-    Json(asked): Json<TokenIn>,
-) -> Result<Answer<UntilOut>, Problem> {
+    Json(asked): Json<HoldRequest>,
+) -> Result<Answer<HeldUntil>, Problem> {
     api.allow(&caller, Action::Receive, &queue)?;
-    crate::wire::receive::check_lock(asked.lock_ms)?;
+    check_lock(asked.lock_ms)?;
     let hold: LeaseToken = asked.token.parse()?;
     let mut renewed = api.engine.renew(Some(&queue), vec![hold], asked.lock_ms).await?;
     let until = renewed.pop().unwrap_or(Err(Refusal::LeaseLost { lease: hold }))?;
-    Ok(Answer(UntilOut { until: until.0 }))
+    Ok(Answer(HeldUntil { until: until.0 }))
 }
 
 fn token_of(headers: &HeaderMap) -> Result<Option<LeaseToken>, Problem> {

@@ -3,19 +3,22 @@
 use axum::Json as Answer;
 use axum::extract::State;
 use malote_model::{Action, LeaseToken, QueueName, Refusal};
+use malote_wire_native::settle::{
+    LeaseResult, LeaseResults, RenewRequest, SettleRequest, parse_tokens,
+};
 
-use crate::Api;
 use crate::extract::{Caller, Json, Queue};
 use crate::problem::Problem;
-use crate::wire::settle::{RenewIn, ResultOut, ResultsOut, SettleIn, tokens};
+use crate::requests::{SettleCommand, check_renew, settle_command};
+use crate::{Api, convert};
 
 /// Ends leases.
 pub async fn settle(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
-    Json(asked): Json<SettleIn>,
-) -> Result<Answer<ResultsOut>, Problem> {
+    Json(asked): Json<SettleRequest>,
+) -> Result<Answer<LeaseResults>, Problem> {
     api.allow(&caller, Action::Receive, &queue)?;
     Ok(Answer(settle_leases(&api, &queue, asked).await?))
 }
@@ -24,11 +27,11 @@ pub async fn settle(
 pub(crate) async fn settle_leases(
     api: &Api,
     queue: &QueueName,
-    asked: SettleIn,
-) -> Result<ResultsOut, Problem> {
-    let (leases, settlement, state) = asked.read()?;
+    asked: SettleRequest,
+) -> Result<LeaseResults, Problem> {
+    let SettleCommand { leases, settlement, state } = settle_command(asked)?;
     let settled = api.engine.settle(Some(queue), good(&leases), settlement, state).await?;
-    Ok(results(leases, settled, ResultOut::settled))
+    Ok(results(leases, settled, convert::settle_result))
 }
 
 /// Prolongs leases or holds.
@@ -36,8 +39,8 @@ pub async fn renew(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
-    Json(asked): Json<RenewIn>,
-) -> Result<Answer<ResultsOut>, Problem> {
+    Json(asked): Json<RenewRequest>,
+) -> Result<Answer<LeaseResults>, Problem> {
     api.allow(&caller, Action::Receive, &queue)?;
     Ok(Answer(renew_leases(&api, &queue, asked).await?))
 }
@@ -46,12 +49,12 @@ pub async fn renew(
 pub(crate) async fn renew_leases(
     api: &Api,
     queue: &QueueName,
-    asked: RenewIn,
-) -> Result<ResultsOut, Problem> {
-    asked.check()?;
-    let leases = tokens(asked.leases);
+    asked: RenewRequest,
+) -> Result<LeaseResults, Problem> {
+    check_renew(&asked)?;
+    let leases = parse_tokens(asked.leases);
     let renewed = api.engine.renew(Some(queue), good(&leases), asked.lock_ms).await?;
-    Ok(results(leases, renewed, ResultOut::renewed))
+    Ok(results(leases, renewed, convert::renew_result))
 }
 
 type Tokens = Vec<(String, Result<LeaseToken, Refusal>)>;
@@ -64,8 +67,8 @@ fn good(leases: &Tokens) -> Vec<LeaseToken> {
 fn results<T>(
     leases: Tokens,
     outcomes: Vec<Result<T, Refusal>>,
-    write: fn(String, Result<T, Refusal>) -> ResultOut,
-) -> ResultsOut {
+    write: fn(String, Result<T, Refusal>) -> LeaseResult,
+) -> LeaseResults {
     let mut outcomes = outcomes.into_iter();
     let of = |(text, token): (String, Result<LeaseToken, Refusal>)| match token {
         Err(refusal) => write(text, Err(refusal)),
@@ -74,5 +77,5 @@ fn results<T>(
             write(text, outcome)
         }
     };
-    ResultsOut { results: leases.into_iter().map(of).collect() }
+    LeaseResults { results: leases.into_iter().map(of).collect() }
 }

@@ -5,21 +5,22 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use malote_model::{Action, QueueName, QueueSpec, Refusal, Rule, TopicName};
+use malote_wire_native::queue::ListQuery;
+use malote_wire_native::topic::{SubscribeRequest, SubscriptionInfo, SubscriptionList};
 
-use crate::Api;
 use crate::extract::{Caller, Json, Query, Subscription, Topic};
 use crate::limits::PAGE_MAX;
 use crate::problem::{Code, Problem};
-use crate::wire::queue::QueuesQuery;
-use crate::wire::topic::{RulesOut, SubscribeIn, SubscriptionOut, SubscriptionsOut};
+use crate::requests::named_rule;
+use crate::{Api, convert};
 
 /// Every subscription of a topic that the caller may see, or a page of them.
 pub async fn list(
     State(api): State<Api>,
     Caller(caller): Caller,
     Topic(topic): Topic,
-    Query(query): Query<QueuesQuery>,
-) -> Result<Answer<SubscriptionsOut>, Problem> {
+    Query(query): Query<ListQuery>,
+) -> Result<Answer<SubscriptionList>, Problem> {
     api.allow_lists(&caller)?;
     let max = query.max.unwrap_or(usize::MAX);
     if max == 0 {
@@ -47,9 +48,9 @@ pub async fn list(
     found.truncate(max);
     let next = found.last().filter(|_| more).map(|(name, _)| name.clone());
     let of = |(name, facts): (String, malote_engine::QueueFacts)| {
-        SubscriptionOut::new(topic.as_str().to_owned(), name, facts.into(), None)
+        convert::subscription_info(topic.as_str().to_owned(), name, facts, None)
     };
-    Ok(Answer(SubscriptionsOut { subscriptions: found.into_iter().map(of).collect(), next }))
+    Ok(Answer(SubscriptionList { subscriptions: found.into_iter().map(of).collect(), next }))
 }
 
 /// Makes the subscription and its rules, or finds them just as asked.
@@ -58,13 +59,13 @@ pub async fn declare(
     Caller(caller): Caller,
     Topic(topic): Topic,
     Subscription(queue): Subscription,
-    Json(asked): Json<SubscribeIn>,
+    Json(asked): Json<SubscribeRequest>,
 ) -> Result<Response, Problem> {
     api.allow(&caller, Action::Manage, &queue)?;
     let before = QueueSpec::default();
-    let spec = asked.spec.over(before.clone())?;
+    let spec = asked.spec.apply_to(before.clone())?;
     api.allow_targets(&caller, &before, &spec)?;
-    let rules = asked.rules.map(|rules| rules.into_iter().map(|rule| rule.rule()).collect());
+    let rules = asked.rules.map(|rules| rules.into_iter().map(named_rule).collect());
     let rules: Option<Vec<Rule>> = rules.transpose()?;
     let created = api.engine.subscribe(queue.clone(), spec, rules.clone()).await?;
     if created {
@@ -111,12 +112,12 @@ async fn same_rules(
     asked.next().map_or(Ok(()), |rule| Err(differs(&rule.name)))
 }
 
-async fn shown(api: &Api, topic: TopicName, queue: QueueName) -> Result<SubscriptionOut, Problem> {
+async fn shown(api: &Api, topic: TopicName, queue: QueueName) -> Result<SubscriptionInfo, Problem> {
     let facts = api.engine.describe(queue.clone()).await?;
     let name = queue.subscription_of().map_or("", |(_, name)| name).to_owned();
     let rules = api.engine.rules(topic.clone(), Some(queue), None, PAGE_MAX).await?;
-    let rules = RulesOut::page(&rules, PAGE_MAX, |_| true);
-    Ok(SubscriptionOut::new(topic.as_str().to_owned(), name, facts.into(), Some(rules)))
+    let rules = convert::rule_page(&rules, PAGE_MAX, |_| true);
+    Ok(convert::subscription_info(topic.as_str().to_owned(), name, facts, Some(rules)))
 }
 
 /// What the subscription is and holds, and its rules.
@@ -125,7 +126,7 @@ pub async fn describe(
     Caller(caller): Caller,
     Topic(topic): Topic,
     Subscription(queue): Subscription,
-) -> Result<Answer<SubscriptionOut>, Problem> {
+) -> Result<Answer<SubscriptionInfo>, Problem> {
     api.allow_look(&caller, &queue)?;
     Ok(Answer(shown(&api, topic, queue).await?))
 }

@@ -5,20 +5,21 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use malote_model::{Action, Seq, TopicSpec, limits};
+use malote_wire_native::queue::ListQuery;
+use malote_wire_native::receive::{CancelRequest, CancelledCount};
+use malote_wire_native::topic::{TopicInfo, TopicList, TopicSettings};
 
-use crate::Api;
 use crate::extract::{Caller, Json, Query, Topic};
 use crate::problem::{Code, Problem};
-use crate::wire::queue::QueuesQuery;
-use crate::wire::receive::{CancelIn, CancelOut, check_list};
-use crate::wire::topic::{TopicOut, TopicSpecIn, TopicsOut};
+use crate::requests::check_list;
+use crate::{Api, convert};
 
 /// Every topic that the caller may see, or a page of them.
 pub async fn list(
     State(api): State<Api>,
     Caller(caller): Caller,
-    Query(query): Query<QueuesQuery>,
-) -> Result<Answer<TopicsOut>, Problem> {
+    Query(query): Query<ListQuery>,
+) -> Result<Answer<TopicList>, Problem> {
     api.allow_lists(&caller)?;
     let max = query.max.unwrap_or(usize::MAX);
     if max == 0 {
@@ -34,7 +35,7 @@ pub async fn list(
     let more = facts.len() > max;
     facts.truncate(max);
     let next = facts.last().filter(|_| more).map(|last| last.name.as_str().to_owned());
-    Ok(Answer(TopicsOut { topics: facts.into_iter().map(TopicOut::from).collect(), next }))
+    Ok(Answer(TopicList { topics: facts.into_iter().map(convert::topic_info).collect(), next }))
 }
 
 /// Makes the topic, or finds it just as asked.
@@ -42,16 +43,17 @@ pub async fn declare(
     State(api): State<Api>,
     Caller(caller): Caller,
     Topic(topic): Topic,
-    Json(spec): Json<TopicSpecIn>,
+    Json(spec): Json<TopicSettings>,
 ) -> Result<Response, Problem> {
     api.allow_topic(&caller, Action::Manage, &topic)?;
-    let created = api.engine.declare_topic(topic.clone(), spec.over(TopicSpec::default())).await?;
+    let created =
+        api.engine.declare_topic(topic.clone(), spec.apply_to(TopicSpec::default())).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     if created {
         tracing::info!(%topic, front = "http", "topic created");
     }
     let facts = api.engine.topic(topic).await?;
-    Ok((status, Answer(TopicOut::from(facts))).into_response())
+    Ok((status, Answer(convert::topic_info(facts))).into_response())
 }
 
 /// Changes only what is given; the kind is fixed.
@@ -59,12 +61,12 @@ pub async fn update(
     State(api): State<Api>,
     Caller(caller): Caller,
     Topic(topic): Topic,
-    Json(spec): Json<TopicSpecIn>,
-) -> Result<Answer<TopicOut>, Problem> {
+    Json(spec): Json<TopicSettings>,
+) -> Result<Answer<TopicInfo>, Problem> {
     api.allow_topic(&caller, Action::Manage, &topic)?;
     let before = api.engine.topic(topic.clone()).await?.spec;
-    api.engine.update_topic(topic.clone(), spec.over(before)).await?;
-    Ok(Answer(api.engine.topic(topic).await?.into()))
+    api.engine.update_topic(topic.clone(), spec.apply_to(before)).await?;
+    Ok(Answer(convert::topic_info(api.engine.topic(topic).await?)))
 }
 
 /// What the topic is and does.
@@ -72,9 +74,9 @@ pub async fn describe(
     State(api): State<Api>,
     Caller(caller): Caller,
     Topic(topic): Topic,
-) -> Result<Answer<TopicOut>, Problem> {
+) -> Result<Answer<TopicInfo>, Problem> {
     api.allow_look_at(&caller, &topic.clone().into())?;
-    Ok(Answer(api.engine.topic(topic).await?.into()))
+    Ok(Answer(convert::topic_info(api.engine.topic(topic).await?)))
 }
 
 /// Removes the topic and its subscriptions. Queues that were only bound stay.
@@ -94,10 +96,10 @@ pub async fn cancel(
     State(api): State<Api>,
     Caller(caller): Caller,
     Topic(topic): Topic,
-    Json(asked): Json<CancelIn>,
-) -> Result<Answer<CancelOut>, Problem> {
+    Json(asked): Json<CancelRequest>,
+) -> Result<Answer<CancelledCount>, Problem> {
     api.allow_topic(&caller, Action::Send, &topic)?;
     check_list("seqs", asked.seqs.len(), limits::RECEIVE_BATCH_MAX)?;
     let seqs = asked.seqs.into_iter().map(Seq).collect();
-    Ok(Answer(CancelOut { cancelled: api.engine.cancel(topic, seqs).await? }))
+    Ok(Answer(CancelledCount { cancelled: api.engine.cancel(topic, seqs).await? }))
 }

@@ -4,23 +4,23 @@ use axum::Json as Answer;
 use axum::extract::State;
 use malote_engine::Transaction;
 use malote_model::{Action, Address, Principal, QueueName, limits};
+use malote_wire_native::message::{NewMessage, SentBatch};
+use malote_wire_native::settle::{SessionStateChange, SettleRequest};
+use malote_wire_native::transaction::{QueueSettlements, QueueStateChange, TransactionRequest};
 
-use super::send::{addressed, all, prepare_all};
-use crate::Api;
+use super::send::{addressed, prepare_all};
 use crate::extract::{Caller, JsonMessages};
 use crate::problem::{Code, Problem};
-use crate::wire::message::{NewMessage, SentAll};
-use crate::wire::receive::check_list;
-use crate::wire::settle::{SettleIn, StateIn};
-use crate::wire::transaction::{SettleOf, StateOf, TransactionIn};
+use crate::requests::{SettleCommand, check_list, settle_command, state_change};
+use crate::{Api, convert};
 
 /// All of one body, or nothing of it.
 pub async fn transact(
     State(api): State<Api>,
     Caller(caller): Caller,
-    JsonMessages(asked, _share): JsonMessages<TransactionIn>,
-) -> Result<Answer<SentAll>, Problem> {
-    let TransactionIn { send, settle, state } = asked;
+    JsonMessages(asked, _share): JsonMessages<TransactionRequest>,
+) -> Result<Answer<SentBatch>, Problem> {
+    let TransactionRequest { send, settle, state } = asked;
     if send.is_empty() && settle.is_empty() && state.is_empty() {
         let why = "`send`, `settle` and `state` are all empty: there is nothing to do";
         return Err(Problem::new(Code::BadField, why));
@@ -29,10 +29,10 @@ pub async fn transact(
     if !send.is_empty() {
         stage_send(&api, &caller, &mut transaction, send).await.map_err(in_part("send"))?;
     }
-    for SettleOf { queue, items } in settle {
+    for QueueSettlements { queue, items } in settle {
         stage_settle(&api, &caller, &mut transaction, &queue, items).map_err(in_part("settle"))?;
     }
-    for StateOf { queue, change } in state {
+    for QueueStateChange { queue, change } in state {
         stage_state(&api, &caller, &mut transaction, &queue, change).map_err(in_part("state"))?;
     }
     commit(&api, transaction).await.map(Answer)
@@ -66,13 +66,13 @@ pub(crate) fn stage_settle(
     caller: &Principal,
     transaction: &mut Transaction,
     queue: &str,
-    items: Vec<SettleIn>,
+    items: Vec<SettleRequest>,
 ) -> Result<QueueName, Problem> {
     let queue = QueueName::new(queue)?;
     api.allow(caller, Action::Receive, &queue)?;
     check_list("items", items.len(), limits::SETTLE_BATCH_MAX)?;
     for item in items {
-        let (leases, settlement, state) = item.read()?;
+        let SettleCommand { leases, settlement, state } = settle_command(item)?;
         for (_, lease) in leases {
             transaction.settle(Some(queue.clone()), lease?, settlement.clone())?;
         }
@@ -89,16 +89,16 @@ pub(crate) fn stage_state(
     caller: &Principal,
     transaction: &mut Transaction,
     queue: &str,
-    change: StateIn,
+    change: SessionStateChange,
 ) -> Result<QueueName, Problem> {
     let queue = QueueName::new(queue)?;
     api.allow(caller, Action::Receive, &queue)?;
-    transaction.state(Some(queue.clone()), change.change()?)?;
+    transaction.state(Some(queue.clone()), state_change(change)?)?;
     Ok(queue)
 }
 
 /// Does all of it, or nothing.
-pub(crate) async fn commit(api: &Api, transaction: Transaction) -> Result<SentAll, Problem> {
+pub(crate) async fn commit(api: &Api, transaction: Transaction) -> Result<SentBatch, Problem> {
     let enough = tokio::time::sleep(api.limits.publish_wait);
-    Ok(all(transaction.commit_unless(enough).await?))
+    Ok(convert::sent_batch(transaction.commit_unless(enough).await?))
 }

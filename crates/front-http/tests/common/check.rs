@@ -30,6 +30,8 @@ pub fn validate(document: &Value, schema: &Value, value: &Value, at: &str) -> Re
             "additionalProperties",
             "items",
             "enum",
+            "const",
+            "default",
             "oneOf",
             "anyOf",
             "minimum",
@@ -60,6 +62,11 @@ pub fn validate(document: &Value, schema: &Value, value: &Value, at: &str) -> Re
         && !words.contains(value)
     {
         return fail(format!("is none of {words:?}"));
+    }
+    if let Some(only) = schema.get("const")
+        && only != value
+    {
+        return fail(format!("is not {only}"));
     }
     if let Some(number) = value.as_f64() {
         if schema["minimum"].as_f64().is_some_and(|min| number < min) {

@@ -1,5 +1,4 @@
-//! Memory that callers may make the process hold: bounded in total, and for each address, so that one peer cannot take
-//! what all of them need.
+//! Memory that peers may use: bounded in total and for each address, so that one peer cannot use all of it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Bytes that are given out in shares. At a bound there is no share: the caller is told to come back later.
+/// A number of bytes, taken in shares. At a bound there is no share, and the request is refused as busy.
 #[derive(Debug)]
 pub struct Budget {
     bytes_max: usize,
@@ -18,11 +17,11 @@ pub struct Budget {
 #[derive(Debug, Default)]
 struct Taken {
     bytes: usize,
-    /// Addresses that hold something.
+    /// By address.
     of: HashMap<IpAddr, usize>,
 }
 
-/// A share of a budget; given back when dropped.
+/// A share of a budget; returned when dropped.
 #[derive(Debug)]
 pub struct Share {
     budget: Arc<Budget>,
@@ -31,12 +30,12 @@ pub struct Share {
 }
 
 impl Budget {
-    /// A budget of so many bytes, of which one address may have so many.
+    /// A budget of `bytes_max`, of which one address may take `address_bytes_max`.
     pub fn new(bytes_max: usize, address_bytes_max: usize) -> Arc<Budget> {
         Arc::new(Budget { bytes_max, address_bytes_max, taken: Mutex::default() })
     }
 
-    /// A share, if there is room. What is larger than an address may have goes alone.
+    /// A share, if there is room. One that exceeds the bound of its address must be the only one of the address.
     pub fn take(self: &Arc<Self>, address: IpAddr, bytes: usize) -> Option<Share> {
         let mut taken = self.taken.lock();
         let own = taken.of.get(&address).copied().unwrap_or_default();
@@ -52,14 +51,14 @@ impl Budget {
 }
 
 impl Share {
-    /// Makes the share larger, if there is room.
+    /// Grows the share, if there is room.
     pub fn grow(&mut self, bytes: usize) -> bool {
         let Some(mut more) = self.budget.take(self.address, bytes) else { return false };
         self.bytes += std::mem::take(&mut more.bytes);
         true
     }
 
-    /// How much it is.
+    /// Its size.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

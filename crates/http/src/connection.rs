@@ -1,27 +1,25 @@
-//! One HTTP/1 connection over any stream, bounded in every direction.
+//! One HTTP/1 connection over any stream, with limits for slow and greedy peers.
 //!
-//! | what a peer does | what ends it |
+//! | the peer | the limit |
 //! |---|---|
-//! | sends half a head, or its bytes one by one | [`Limits::head_time_max`] for the whole head |
-//! | asks nothing more | [`Limits::idle_time_max`] |
-//! | does not take its answer, or byte by byte | [`Limits::write_pause_max`] for each [`WRITE_BYTES_MIN`] |
-//! | asks for much and reads nothing | [`Limits::answers`], of all connections and of each address |
+//! | sends its request head slowly | [`ConnectionLimits::head_time_max`] for the whole head |
+//! | sends no request | [`ConnectionLimits::idle_time_max`] |
+//! | reads its answer slowly | [`ConnectionLimits::write_pause_max`] for each [`WRITE_BYTES_MIN`] |
+//! | requests large answers and reads none | [`ConnectionLimits::answers`], of all connections and of each address |
 
 use std::any::Any;
 use std::convert::Infallible;
-use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use std::{fmt, io};
 
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::ConnectInfo;
-use axum::response::IntoResponse;
 use bytes::Bytes;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
@@ -35,31 +33,29 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::Limits;
-use crate::budget::Share;
-use crate::problem::{Code, Problem};
+use crate::{ConnectionLimits, Share};
 
 /// Headers of one request; more is a mistake or an attack.
 const HEADERS_MAX: usize = 128;
-/// A peer must take so many bytes of an answer, or all of it, within [`Limits::write_pause_max`].
+/// A peer must read this number of bytes of an answer, or all of it, within [`ConnectionLimits::write_pause_max`].
 const WRITE_BYTES_MIN: usize = 64 << 10;
 /// Smaller answers are not counted: the system's buffers hold as much.
 const ANSWER_BYTES_MIN: usize = 64 << 10;
-/// What is answered on a connection that is only let in for health.
+/// Paths that are answered when the server is full.
 const HEALTH: [&str; 2] = ["/livez", "/readyz"];
 
 /// The other end of a connection.
 #[derive(Clone)]
 pub struct Peer {
-    /// Where it is.
+    /// Its address.
     pub address: SocketAddr,
-    /// Set once its caller is authenticated: until then the server may close it to make room.
+    /// Set once its caller is authenticated. Until then, the server may evict the connection.
     pub known: Arc<AtomicBool>,
     /// The server is full: only health is answered.
     pub health_only: bool,
-    /// Cancelled when the server closes it.
+    /// Cancelled when the server evicts the connection.
     pub evicted: CancellationToken,
-    /// What the server counts it by: dropped, there is room for another one.
+    /// Its entry in the server's count of connections, released when dropped.
     pub place: Arc<dyn Any + Send + Sync>,
 }
 
@@ -81,70 +77,73 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// What a connection that becomes a WebSocket keeps, as an extension of its request: whether its peer is known, the
-/// server's wish to close it, and its place. Made of types of others, so that front ends need not know each other.
-pub type Kept = (Arc<AtomicBool>, CancellationToken, Arc<dyn Any + Send + Sync>);
+/// State of a connection that becomes a WebSocket, as an extension of its request: whether its peer is authenticated,
+/// the token that closes it, and its entry in the server's count of connections.
+pub type KeptConnection = (Arc<AtomicBool>, CancellationToken, Arc<dyn Any + Send + Sync>);
 
-/// Serves requests until the peer, a time-out or `shutdown` ends the connection.
+/// The answer of a front end to a request that is refused because the server is busy, for this reason.
+pub type BusyAnswer = fn(&'static str) -> Response<Body>;
+
+/// Serves requests until the peer, a timeout or `shutdown` ends the connection.
 ///
-/// Keep-alive, upgrades to WebSocket; a head that does not come, or an answer that is not taken, ends it. After
-/// `shutdown` the request under way is still answered. The error is what the peer or the network did: log it at
-/// debug.
+/// It supports keep-alive and upgrades to WebSocket. After `shutdown`, the current request is still answered. The error
+/// is caused by the peer or the network: log it at debug.
 pub async fn serve_connection<S>(
     stream: S,
     router: Router,
     peer: impl Into<Peer>,
-    limits: &Limits,
+    limits: &ConnectionLimits,
+    busy: BusyAnswer,
     shutdown: CancellationToken,
 ) -> Result<(), hyper::Error>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let peer = peer.into();
-    // Not a layer: that would copy the whole router for every connection.
+    // Not a layer, which would copy the whole router for every connection.
     let router = TowerToHyperService::new(router);
     let requests = Arc::new(Requests::default());
-    let stream = Impatient::new(stream, limits, requests.clone());
+    let stream = TimedStream::new(stream, limits, requests.clone());
     let answers = limits.answers.clone();
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(peer.address));
-        // Before the answer: a request that waits must not be closed as a stranger's.
+        // Before the answer: the server must not evict a connection whose authenticated request waits.
         request.extensions_mut().insert(PeerMark(peer.known.clone()));
         if request.headers().contains_key(UPGRADE) {
-            let kept: Kept = (peer.known.clone(), peer.evicted.clone(), peer.place.clone());
+            let kept: KeptConnection =
+                (peer.known.clone(), peer.evicted.clone(), peer.place.clone());
             request.extensions_mut().insert(kept);
         }
-        let under_way = requests.begin();
+        let pending = requests.begin();
         let refused = peer.health_only && !HEALTH.contains(&request.uri().path());
         let (peer, answers) = (peer.clone(), answers.clone());
         let answering = (!refused).then(|| router.call(request));
         async move {
             let mut response = match answering {
                 Some(answering) => answering.await?,
-                None => too_many_connections(),
+                None => busy("too many connections are open: only health is answered"),
             };
-            // An answer that is in memory as a whole is counted until it is written; one that is made as it is read
-            // is bounded by its maker.
+            // An answer in memory is counted until it is written. A streamed answer has its own bound.
             let bytes = response.body().size_hint().exact().unwrap_or(0) as usize;
             let mut share = None;
             if bytes > ANSWER_BYTES_MIN {
                 share = answers.take(peer.address.ip(), bytes);
                 if share.is_none() {
                     let why = "too many answers wait to be read: read them, or ask for less";
-                    response = Problem::new(Code::Busy, why).into_response();
+                    response = busy(why);
                 }
             }
             if peer.health_only {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(
-                response.map(|body| Held { body, _until_written: (under_way, share) }),
+                response.map(|body| CountedBody { body, _until_written: (pending, share) }),
             )
         }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        // Told apart from an idle connection by the stream below.
+        // `TimedStream` has different limits for a slow head and an idle connection.
         .header_read_timeout(None)
         .max_buf_size(limits.head_bytes_max.max(8192))
         .max_headers(HEADERS_MAX)
@@ -158,13 +157,13 @@ where
     connection.await
 }
 
-/// A body, and what lasts until it is written.
-struct Held {
+/// A body, and what is counted until it is written.
+struct CountedBody {
     body: Body,
-    _until_written: (UnderWay, Option<Share>),
+    _until_written: (PendingRequest, Option<Share>),
 }
 
-impl HttpBody for Held {
+impl HttpBody for CountedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -184,11 +183,6 @@ impl HttpBody for Held {
     }
 }
 
-fn too_many_connections() -> Response<Body> {
-    Problem::new(Code::Busy, "too many connections are open: only health is answered")
-        .into_response()
-}
-
 /// The requests of a connection, as far as its stream must know of them.
 #[derive(Default)]
 struct Requests {
@@ -197,13 +191,13 @@ struct Requests {
 }
 
 /// A request that is not answered yet.
-struct UnderWay(Arc<Requests>);
+struct PendingRequest(Arc<Requests>);
 
 impl Requests {
     /// A head is complete.
-    fn begin(self: &Arc<Self>) -> UnderWay {
+    fn begin(self: &Arc<Self>) -> PendingRequest {
         self.begun.fetch_add(1, Ordering::AcqRel);
-        UnderWay(self.clone())
+        PendingRequest(self.clone())
     }
 
     fn begun(&self) -> u64 {
@@ -215,14 +209,14 @@ impl Requests {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         self.0.done.fetch_add(1, Ordering::AcqRel);
     }
 }
 
-/// A stream whose peer must send a head, ask something and take bytes, each within a time.
-struct Impatient<S> {
+/// A stream whose peer must send a request head, send another request and read answers, each within a time limit.
+struct TimedStream<S> {
     stream: S,
     requests: Arc<Requests>,
     head_time_max: Duration,
@@ -240,9 +234,9 @@ struct Impatient<S> {
     taken: usize,
 }
 
-impl<S> Impatient<S> {
-    fn new(stream: S, limits: &Limits, requests: Arc<Requests>) -> Self {
-        let Limits { head_time_max, idle_time_max, write_pause_max, .. } = *limits;
+impl<S> TimedStream<S> {
+    fn new(stream: S, limits: &ConnectionLimits, requests: Arc<Requests>) -> Self {
+        let ConnectionLimits { head_time_max, idle_time_max, write_pause_max, .. } = *limits;
         Self {
             stream,
             requests,
@@ -258,7 +252,7 @@ impl<S> Impatient<S> {
     }
 
     /// Starts, stops or checks the clock of heads by what the stream said.
-    fn judge_read(
+    fn check_read(
         &mut self,
         cx: &mut Context<'_>,
         came: bool,
@@ -295,7 +289,7 @@ impl<S> Impatient<S> {
     }
 
     /// The same for what the peer takes: `bytes`, if the stream is ready.
-    fn judge_write<T>(
+    fn check_write<T>(
         &mut self,
         cx: &mut Context<'_>,
         said: Poll<io::Result<T>>,
@@ -319,16 +313,16 @@ impl<S> Impatient<S> {
     }
 
     /// All of it is taken.
-    fn judge_flush(
+    fn check_flush(
         &mut self,
         cx: &mut Context<'_>,
         said: Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
-        self.judge_write(cx, said, |()| WRITE_BYTES_MIN)
+        self.check_write(cx, said, |()| WRITE_BYTES_MIN)
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -336,18 +330,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let said = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        self.judge_read(cx, buffer.filled().len() > before, said)
+        self.check_read(cx, buffer.filled().len() > before, said)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let said = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.judge_write(cx, said, |taken| *taken)
+        self.check_write(cx, said, |taken| *taken)
     }
 
     fn poll_write_vectored(
@@ -356,7 +350,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let said = Pin::new(&mut self.stream).poll_write_vectored(cx, buffers);
-        self.judge_write(cx, said, |taken| *taken)
+        self.check_write(cx, said, |taken| *taken)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -365,12 +359,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let said = Pin::new(&mut self.stream).poll_flush(cx);
-        self.judge_flush(cx, said)
+        self.check_flush(cx, said)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let said = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.judge_flush(cx, said)
+        self.check_flush(cx, said)
     }
 }
 
@@ -380,28 +374,33 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
     use super::*;
-    use crate::budget::Budget;
+    use crate::Budget;
 
     const ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 2], 1);
 
-    fn limits() -> Limits {
-        Limits {
+    fn limits() -> ConnectionLimits {
+        ConnectionLimits {
             head_time_max: Duration::from_secs(15),
             idle_time_max: Duration::from_secs(300),
             write_pause_max: Duration::from_secs(60),
+            head_bytes_max: 64 << 10,
             answers: Budget::new(1 << 20, 1 << 20),
-            ..Limits::default()
         }
     }
 
-    fn serve(limits: Limits, health_only: bool) -> DuplexStream {
+    fn busy(why: &'static str) -> Response<Body> {
+        Response::builder().status(429).body(Body::from(why)).unwrap()
+    }
+
+    fn serve(limits: ConnectionLimits, health_only: bool) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(1 << 10);
         let router = Router::new()
             .route("/small", get(|| async { "small" }))
             .route("/livez", get(|| async { "ok" }));
         let peer = Peer { health_only, ..Peer::from(SocketAddr::from(ADDRESS)) };
         tokio::spawn(async move {
-            let _ = serve_connection(theirs, router, peer, &limits, CancellationToken::new()).await;
+            let shutdown = CancellationToken::new();
+            let _ = serve_connection(theirs, router, peer, &limits, busy, shutdown).await;
         });
         ours
     }
@@ -421,7 +420,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn half_a_head_is_not_borne_for_longer_than_a_head_may_take() {
+    async fn an_incomplete_head_times_out() {
         for drip in [false, true] {
             let mut stream = serve(limits(), false);
             stream.write_all(b"GET /small HTTP/1.1\r\n").await.unwrap();

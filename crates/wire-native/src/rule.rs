@@ -1,8 +1,8 @@
-//! Rules of topics: filters and actions as JSON.
+//! Rules of topics: filters and actions.
 //!
 //! A filter is `"all"`, `"none"` or an object with one entry that names its kind: `{"key": "eu.paid"}`,
-//! `{"pattern": "eu.#"}`, `{"headers": {…}}`, `{"correlation": {…}}`, `{"sql": "…"}`. What is shown reads back as the
-//! same rule.
+//! `{"pattern": "eu.#"}`, `{"headers": {…}}`, `{"correlation": {…}}`, `{"sql": "…"}`. A rule in an answer can be used
+//! as a request for the same rule.
 
 use std::sync::Arc;
 
@@ -12,99 +12,104 @@ use malote_model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::message::NewMessage;
-use super::value::PropertyMap;
-use crate::problem::Problem;
+use crate::message::{NewMessage, ReceivedMessage};
+use crate::value::PropertyMap;
 
-/// Which messages.
-#[derive(Debug, Default, Deserialize, Serialize)]
+/// Which messages a rule selects.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Filter"))]
 #[serde(rename_all = "snake_case")]
-pub enum FilterIn {
-    /// Every message.
+pub enum RuleFilter {
+    /// All messages
     #[default]
     All,
-    /// No message.
+    /// No messages
     None,
-    /// Those with exactly this key.
+    /// Messages with exactly this key
     Key(String),
-    /// Those whose key fits: `*` is one word between dots, `#` any number of words.
+    /// Messages whose key matches: `*` is one word between dots, `#` any number of words
     Pattern(String),
-    /// Those with such properties.
-    Headers(HeadersIn),
-    /// Those with all of these fields.
-    Correlation(Box<CorrelationIn>),
-    /// Those for which the condition is true.
-    Sql(SqlIn),
+    /// Messages with these properties
+    Headers(HeadersFilter),
+    /// Messages with all of these fields
+    Correlation(Box<CorrelationFilter>),
+    /// Messages for which the condition is true
+    Sql(SqlSource),
 }
 
-/// Values of properties; `null` asks only that the property is there.
-#[derive(Debug, Default, Deserialize, Serialize)]
+/// Selects messages by their properties.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
-pub struct HeadersIn {
+pub struct HeadersFilter {
+    /// How many of the values must match
     #[serde(rename = "match")]
-    mode: MatchWord,
-    values: PropertyMap,
+    pub mode: HeadersMatchWord,
+    /// Properties; null: the property must exist
+    pub values: PropertyMap,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+/// How many of the values of a headers filter must match.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
-enum MatchWord {
+pub enum HeadersMatchWord {
+    /// All values whose name does not begin with `x-`
     #[default]
     All,
+    /// At least one value whose name does not begin with `x-`
     Any,
+    /// All values
     AllWithX,
+    /// At least one value
     AnyWithX,
 }
 
-/// Equality with every field that is given, under the names that messages have.
-#[derive(Debug, Default, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct CorrelationIn {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    correlation_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    to: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reply_to: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    subject: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    session: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reply_to_session: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content_type: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    properties: Option<PropertyMap>,
+optional_fields! {
+    /// Selects messages whose fields are equal to all of these.
+    #[serde(deny_unknown_fields)]
+    #[allow(missing_docs)] // the fields of a message
+    pub struct CorrelationFilter {
+        id: String,
+        correlation_id: String,
+        to: String,
+        reply_to: String,
+        subject: String,
+        session: String,
+        reply_to_session: String,
+        content_type: String,
+        key: String,
+        properties: PropertyMap,
+    }
 }
 
-/// A SQL text, alone or with the values of its parameters.
-#[derive(Debug, Deserialize, Serialize)]
+/// A SQL text, with or without parameters.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(
     untagged,
     expecting = "sql must be a text or {\"text\": text, \"parameters\": {\"@name\": value}}"
 )]
-pub enum SqlIn {
-    /// Without parameters.
+pub enum SqlSource {
+    /// Without parameters
     Text(String),
-    /// With parameters.
-    With(SqlWith),
+    /// With parameters
+    With(SqlWithParameters),
 }
 
-/// A SQL text and the values of the names in it that begin with `@`.
-#[derive(Debug, Deserialize, Serialize)]
+/// A SQL text and the values of its parameters.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(deny_unknown_fields)]
-pub struct SqlWith {
-    text: String,
+pub struct SqlWithParameters {
+    /// The text
+    pub text: String,
+    /// Values of the names that begin with `@`
     #[serde(default)]
-    parameters: PropertyMap,
+    pub parameters: PropertyMap,
 }
 
-/// By name: their order means nothing, and a rule written in another order is the same rule.
+/// Sorted by name: rules that differ only in the order of properties are equal.
 fn pairs(properties: PropertyMap) -> Vec<(String, Value)> {
     let pairs = properties.0.iter().map(|(name, value)| (name.to_owned(), value.clone()));
     let mut pairs: Vec<_> = pairs.collect();
@@ -116,18 +121,20 @@ fn map_of(pairs: &[(String, Value)]) -> PropertyMap {
     PropertyMap(pairs.iter().cloned().collect::<Properties>())
 }
 
-impl SqlIn {
+impl SqlSource {
     fn parts(self) -> (String, Vec<(String, Value)>) {
         match self {
             Self::Text(text) => (text, Vec::new()),
-            Self::With(SqlWith { text, parameters }) => (text, pairs(parameters)),
+            Self::With(SqlWithParameters { text, parameters }) => (text, pairs(parameters)),
         }
     }
 
     fn of(text: &str, parameters: &[(String, Value)]) -> Self {
         match parameters {
             [] => Self::Text(text.to_owned()),
-            some => Self::With(SqlWith { text: text.to_owned(), parameters: map_of(some) }),
+            some => {
+                Self::With(SqlWithParameters { text: text.to_owned(), parameters: map_of(some) })
+            }
         }
     }
 
@@ -137,8 +144,8 @@ impl SqlIn {
     }
 }
 
-impl FilterIn {
-    /// The filter it means.
+impl RuleFilter {
+    /// The filter of the model; refused if its SQL text is wrong.
     pub fn filter(self) -> Result<Filter, Refusal> {
         Ok(match self {
             Self::All => Filter::All,
@@ -155,38 +162,38 @@ impl FilterIn {
     }
 }
 
-impl From<&Filter> for FilterIn {
+impl From<&Filter> for RuleFilter {
     fn from(filter: &Filter) -> Self {
         match filter {
             Filter::All => Self::All,
             Filter::None => Self::None,
             Filter::Key(key) => Self::Key(key.clone()),
             Filter::Pattern(pattern) => Self::Pattern(pattern.clone()),
-            Filter::Headers(headers) => Self::Headers(HeadersIn::of(headers)),
-            Filter::Correlation(asked) => Self::Correlation(Box::new(CorrelationIn::of(asked))),
-            Filter::Sql(sql) => Self::Sql(SqlIn::of(sql.text(), sql.parameters())),
+            Filter::Headers(headers) => Self::Headers(HeadersFilter::of(headers)),
+            Filter::Correlation(asked) => Self::Correlation(Box::new(CorrelationFilter::of(asked))),
+            Filter::Sql(sql) => Self::Sql(SqlSource::of(sql.text(), sql.parameters())),
         }
     }
 }
 
-impl HeadersIn {
+impl HeadersFilter {
     fn headers(self) -> Headers {
         let mode = match self.mode {
-            MatchWord::All => HeadersMatch::All,
-            MatchWord::Any => HeadersMatch::Any,
-            MatchWord::AllWithX => HeadersMatch::AllWithX,
-            MatchWord::AnyWithX => HeadersMatch::AnyWithX,
+            HeadersMatchWord::All => HeadersMatch::All,
+            HeadersMatchWord::Any => HeadersMatch::Any,
+            HeadersMatchWord::AllWithX => HeadersMatch::AllWithX,
+            HeadersMatchWord::AnyWithX => HeadersMatch::AnyWithX,
         };
-        let there = |(name, value)| (name, Some(value).filter(|value| *value != Value::Null));
-        Headers { mode, values: pairs(self.values).into_iter().map(there).collect() }
+        let value = |(name, value)| (name, Some(value).filter(|value| *value != Value::Null));
+        Headers { mode, values: pairs(self.values).into_iter().map(value).collect() }
     }
 
     fn of(headers: &Headers) -> Self {
         let mode = match headers.mode {
-            HeadersMatch::All => MatchWord::All,
-            HeadersMatch::Any => MatchWord::Any,
-            HeadersMatch::AllWithX => MatchWord::AllWithX,
-            HeadersMatch::AnyWithX => MatchWord::AnyWithX,
+            HeadersMatch::All => HeadersMatchWord::All,
+            HeadersMatch::Any => HeadersMatchWord::Any,
+            HeadersMatch::AllWithX => HeadersMatchWord::AllWithX,
+            HeadersMatch::AnyWithX => HeadersMatchWord::AnyWithX,
         };
         let values = headers.values.iter().cloned();
         let values = values.map(|(name, value)| (name, value.unwrap_or(Value::Null)));
@@ -194,7 +201,7 @@ impl HeadersIn {
     }
 }
 
-impl CorrelationIn {
+impl CorrelationFilter {
     fn correlation(self) -> Correlation {
         Correlation {
             message_id: self.id,
@@ -227,83 +234,91 @@ impl CorrelationIn {
     }
 }
 
-/// A rule whose name stands in the path.
-#[derive(Debug, Default, Deserialize)]
+/// A rule whose name is in the path.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RuleBody {
+    /// Which messages
     #[serde(default)]
-    filter: FilterIn,
-    action: Option<SqlIn>,
+    pub filter: RuleFilter,
+    /// What is done to the copy
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<SqlSource>,
 }
 
 impl RuleBody {
-    /// The rule of that name.
+    /// The rule with this name.
     pub fn rule(self, name: String) -> Result<Rule, Refusal> {
-        let action = self.action.map(SqlIn::action).transpose()?;
+        let action = self.action.map(SqlSource::action).transpose()?;
         let rule = Rule { name, filter: self.filter.filter()?, action };
         rule.check()?;
         Ok(rule)
     }
 }
 
-/// A rule, named.
-#[derive(Debug, Deserialize)]
+/// A rule and its name.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Rule"))]
 #[serde(deny_unknown_fields)]
-pub struct RuleIn {
-    name: String,
+pub struct NamedRule {
+    /// The name of the rule
+    pub name: String,
+    /// Which messages
     #[serde(default)]
-    filter: FilterIn,
-    action: Option<SqlIn>,
+    pub filter: RuleFilter,
+    /// What is done to the copy
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<SqlSource>,
 }
 
-impl RuleIn {
-    /// The rule it means; what is wrong with it is said with its name.
-    pub fn rule(self) -> Result<Rule, Problem> {
-        let shown: String = self.name.chars().take(64).collect();
-        let rule = RuleBody { filter: self.filter, action: self.action }.rule(self.name);
-        rule.map_err(|refusal| {
-            let problem = Problem::from(refusal);
-            Problem::new(problem.code(), format!("rule `{shown}`: {}", problem.detail()))
-        })
+impl NamedRule {
+    /// The filter and the action without the name.
+    pub fn body(self) -> RuleBody {
+        RuleBody { filter: self.filter, action: self.action }
     }
 }
 
-/// A rule as it is.
-#[derive(Debug, Serialize)]
-pub struct RuleOut {
-    name: String,
-    filter: FilterIn,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    action: Option<SqlIn>,
-}
-
-impl From<&Rule> for RuleOut {
+impl From<&Rule> for NamedRule {
     fn from(rule: &Rule) -> Self {
-        let action = rule.action.as_ref().map(|a| SqlIn::of(a.text(), a.parameters()));
+        let action = rule.action.as_ref().map(|a| SqlSource::of(a.text(), a.parameters()));
         Self { name: rule.name.clone(), filter: (&rule.filter).into(), action }
     }
 }
 
-/// A filter, an action and a message to try them on.
-#[derive(Debug, Deserialize)]
+/// Tries a filter and an action on a message.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct TestIn {
-    /// Which messages.
+pub struct RuleTest {
+    /// Which messages
     #[serde(default)]
-    pub filter: FilterIn,
-    /// What is done to the copy.
-    pub action: Option<SqlIn>,
-    /// Whether this is one of them.
+    pub filter: RuleFilter,
+    /// What is done to the copy
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<SqlSource>,
+    /// The message to try
     #[serde(default)]
     pub message: NewMessage,
 }
 
-impl TestIn {
-    /// The rule to try, and the message.
+impl RuleTest {
+    /// The rule and the message.
     pub fn parts(self) -> Result<(Rule, NewMessage), Refusal> {
         let rule = RuleBody { filter: self.filter, action: self.action }.rule("test".into())?;
         Ok((rule, self.message))
     }
+}
+
+/// The result of a rule test.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "RuleTested"))]
+pub struct RuleTestResult {
+    /// Whether the filter selects the message
+    pub matches: bool,
+    /// The copy that the action made, if the filter selects the message
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<ReceivedMessage>,
 }
 
 #[cfg(test)]
@@ -316,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_makes_the_same_rule_again() {
+    fn a_rule_in_an_answer_declares_the_same_rule_again() {
         for json in [
             "{}",
             r#"{"filter":"none"}"#,
@@ -331,7 +346,7 @@ mod tests {
                 "action":{"text":"SET of = @who","parameters":{"@who":"me"}}}"#,
         ] {
             let first = rule(json).unwrap();
-            let mut shown = serde_json::to_value(RuleOut::from(&first)).unwrap();
+            let mut shown = serde_json::to_value(NamedRule::from(&first)).unwrap();
             shown.as_object_mut().unwrap().remove("name");
             assert_eq!(rule(&shown.to_string()).unwrap(), first, "{json}");
         }
