@@ -174,7 +174,7 @@ fn leases_are_kept_and_settled_by_hand() {
     server.ok(&format!("settle q {lease} --release"));
     let again = server.run(&format!("settle q {lease} --complete"));
     assert_eq!(again.code, 4, "{again}");
-    assert!(again.err.contains("is over"), "{again}");
+    assert!(again.err.contains("is no longer valid"), "{again}");
     assert_eq!(
         server.ok("receive q --abandon --max 5 --raw"),
         "a\n",

@@ -129,7 +129,7 @@ fn a_taken_port_leaves_no_data_directory() {
         data.display()
     );
     let said = local(home.path(), &line);
-    assert!(said.code == 1 && said.err.contains("is taken"), "{said}");
+    assert!(said.code == 1 && said.err.contains("is in use"), "{said}");
     assert!(!data.exists());
 }
 
