@@ -50,6 +50,8 @@ pub enum Event {
     Leased(LeasedEvent),
     /// Leases or session holds were renewed.
     Renewed { leases: Vec<LeaseToken>, until: Timestamp },
+    /// The wall clock stepped forward, and every lease and hold lasts that much longer.
+    ClockStepped { by_ms: u64, at: Timestamp },
     /// A lease ended, and its message is back in the queue.
     Returned(ReturnedEvent),
     /// A message was deferred.

@@ -50,6 +50,8 @@ pub(crate) const FORMATS: &[Format] = &[
     Format { number: 2, records: &[(22, 1)], snapshot: 3 },
     // Adds the time of a settings change, and `known_from` of de-duplication keys.
     Format { number: 3, records: &[(3, 3), (21, 3)], snapshot: 4 },
+    // Forward steps of the clock.
+    Format { number: 4, records: &[(23, 1)], snapshot: 4 },
 ];
 
 /// The format that this version writes. It reads all formats up to it.
@@ -105,6 +107,7 @@ mod tests {
             ),
             (2, "22.1 s3"),
             (3, "3.3 21.3 s4"),
+            (4, "23.1 s4"),
         ];
         let text = |format: &Format| {
             let records = format.records.iter().map(|(kind, version)| format!("{kind}.{version}"));

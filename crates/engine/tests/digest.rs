@@ -1,5 +1,5 @@
 //! What happens when a replay does not reproduce the served state.
-#![allow(clippy::unwrap_used)] // a test
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, on real files
 
 use std::path::Path;
 use std::sync::Arc;

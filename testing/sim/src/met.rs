@@ -124,6 +124,7 @@ fn word(event: &Event) -> &'static str {
         Event::Bound { .. } => "event bound",
         Event::Unbound { .. } => "event unbound",
         Event::Relocated(_) => "event kept",
+        Event::ClockStepped { .. } => "event clock stepped",
         Event::Digest(_) => "event digest",
     }
 }

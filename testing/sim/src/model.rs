@@ -286,6 +286,10 @@ pub enum Ev {
         lease: Box<Lease>,
         at: u64,
     },
+    /// Every lease lasts this much longer.
+    ClockStep {
+        by_ms: u64,
+    },
     Renew {
         token: LeaseToken,
         until: u64,

@@ -67,6 +67,7 @@ pub(crate) fn kind_of(event: &Event) -> u8 {
         Event::Unbound { .. } => 20,
         Event::Relocated(_) => KIND_RELOCATED,
         Event::Digest(_) => KIND_DIGEST,
+        Event::ClockStepped { .. } => 23,
     }
 }
 
@@ -200,6 +201,10 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
         }
         Event::Relocated(kept) => put_relocated(out, kept),
         Event::Digest(digest) => put_digest(out, digest),
+        Event::ClockStepped { by_ms, at } => {
+            out.put_time(*at);
+            out.put_var(*by_ms);
+        }
     }
 }
 
@@ -615,6 +620,7 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Malformed> {
         }
         KIND_RELOCATED => Event::Relocated(Box::new(get_relocated(r, version)?)),
         KIND_DIGEST => Event::Digest(Box::new(get_digest(r)?)),
+        23 => Event::ClockStepped { at: r.time()?, by_ms: r.var()? },
         _ => return Err(Malformed),
     })
 }

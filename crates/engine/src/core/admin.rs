@@ -241,7 +241,7 @@ impl Turn<'_> {
             session: s.id.clone(),
             messages: s.pending.len() as u64,
             locked: u64::from(s.locked),
-            held_until: hold.map(|hold| Timestamp(hold.until)),
+            held_until: hold.map(|hold| Timestamp(self.core.leases.until(hold))),
             state_bytes: s.extras().state.map_or(0, |state| u64::from(state.bytes)),
             state_at: Timestamp(s.extras().state.map_or(0, |state| state.at)),
             first: head.map(Seq),

@@ -65,10 +65,8 @@ impl Core {
             Event::Leased(leased) => self.leased(leased),
             Event::Renewed { leases, until } => {
                 for token in leases {
-                    if self.leases.find(*token).is_some()
-                        && let Some(lease) = self.leases.at_mut(token.slot)
-                    {
-                        lease.until = until.0;
+                    if self.leases.find(*token).is_some() {
+                        self.leases.renew(token.slot, until.0);
                         self.arm(token.slot);
                     }
                 }
@@ -137,7 +135,14 @@ impl Core {
                 self.may_overflow(*queue);
             }
             Event::Relocated(message) => self.relocated(pos, message),
-            Event::Digest(digest) => self.compare(pos, digest),
+            Event::ClockStepped { by_ms, at } => {
+                self.advance_time(at.0);
+                self.leases.clock_stepped(*by_ms);
+            }
+            Event::Digest(digest) => {
+                self.compare(pos, digest);
+                self.advance_time(digest.at.0);
+            }
         }
     }
 
@@ -462,8 +467,11 @@ impl Core {
             LeaseTarget::Message { seq, .. } => seq,
             LeaseTarget::Session { .. } => 0,
         };
-        let mut leases: Vec<_> =
-            self.leases.iter().map(|l| (l.until, l.queue, seq(l), l.token.slot)).collect();
+        let mut leases: Vec<_> = self
+            .leases
+            .iter()
+            .map(|l| (self.leases.until(l), l.queue, seq(l), l.token.slot))
+            .collect();
         leases.sort_unstable();
         leases.into_iter().for_each(|(.., slot)| self.arm(slot));
         let mut ids: Vec<_> = self.queues.keys().copied().collect();
@@ -471,6 +479,8 @@ impl Core {
         for id in ids {
             self.arm_expiry(id);
             self.arm_topic(id);
+            // A crash may have come between the return of messages and the removal of what was too many.
+            self.may_overflow(id);
             // The time while the broker was down does not count as idle.
             self.used(id, now);
             self.arm_idle(id);

@@ -240,6 +240,9 @@ impl Core {
     /// Sets the timer of a lease, unless an earlier one is set, which then checks again. Messages under an explicit
     /// hold need no timer.
     pub(super) fn arm(&mut self, slot: u32) {
+        let Some(until) = self.leases.at(slot).map(|lease| self.leases.until(lease)) else {
+            return;
+        };
         let (Some(live), Some(lease)) = (self.live.as_mut(), self.leases.at_mut(slot)) else {
             return;
         };
@@ -247,13 +250,13 @@ impl Core {
             return;
         }
         if let Some(timer) = lease.timer {
-            if lease.until >= lease.armed_for {
+            if until >= lease.armed_for {
                 return;
             }
             live.timers.cancel(timer);
         }
-        lease.armed_for = lease.until;
-        lease.timer = Some(live.timers.set(lease.until, Timer::Lease(slot)));
+        lease.armed_for = until;
+        lease.timer = Some(live.timers.set(until, Timer::Lease(slot)));
     }
 
     pub(super) fn revoke(&mut self, slot: u32) -> Option<Lease> {

@@ -136,7 +136,7 @@ impl Turn<'_> {
             .core
             .leases
             .find(token)
-            .filter(|lease| lease.queue == queue && self.now.0 < lease.until);
+            .filter(|lease| lease.queue == queue && self.now.0 < self.core.leases.until(lease));
         match lease.map(|lease| lease.what) {
             Some(LeaseTarget::Session { session }) => Ok(session),
             _ => Err(lost),
@@ -561,7 +561,7 @@ impl Turn<'_> {
         }
         let hold = hold_slot.and_then(|slot| self.core.leases.at(slot));
         // Under an explicit hold, only the hold's deadline counts.
-        let until = hold.map_or(until, |hold| Timestamp(hold.until));
+        let until = hold.map_or(until, |hold| Timestamp(self.core.leases.until(hold)));
         let bound = hold.map_or(connection.is_some(), |hold| hold.bound);
         let hold = hold.map(|hold| hold.token);
         grants.iter_mut().for_each(|grant| grant.until = until);

@@ -25,7 +25,7 @@ use crate::journal::{Divergence, Pos};
 
 /// The version of the hash computation. Digests of other versions are not compared. Increase it whenever a hash
 /// changes, for example with a new field of the settings.
-const METHOD: u8 = 2;
+const METHOD: u8 = 3;
 
 /// The time between two digests, while something is journaled.
 const EVERY_MS: u64 = 1000;
@@ -301,12 +301,12 @@ impl Core {
         for slot in from..to {
             hasher.put(u64::from(self.leases.grants(slot)));
             let Some(lease) = self.leases.at(slot) else { continue };
-            let Lease { token, queue, until, bound, what, .. } = lease;
+            let Lease { token, queue, bound, what, .. } = lease;
             hasher
                 .put(u64::from(token.epoch))
                 .put(u64::from(token.grant))
                 .put(u64::from(token.random));
-            hasher.put(u64::from(queue.0)).put(*until).put(u64::from(*bound));
+            hasher.put(u64::from(queue.0)).put(self.leases.until(lease)).put(u64::from(*bound));
             let q = self.queues.get(queue);
             let session = |slot: u32| q.map_or(0, |q| q.session_id_hash(slot));
             match *what {

@@ -2,8 +2,6 @@
 
 use std::collections::VecDeque;
 
-use malote_model::Timestamp;
-
 use super::background::SLICE_MAX;
 use super::leases::{Lease, LeaseTarget};
 use super::queue::MessageStatus;
@@ -27,23 +25,17 @@ impl Timer {
 }
 
 impl Turn<'_> {
-    /// Extends all leases after the wall clock stepped forward by `by_ms`, so that none becomes shorter.
+    /// Extends all leases after the wall clock stepped forward by `by_ms`, so that none becomes shorter. A restart must
+    /// begin at this time at least: the deadlines of leases are meant for it.
     pub fn clock_stepped(&mut self, by_ms: u64) {
         if cfg!(feature = "mutate-skip-clock-step") {
             return;
         }
-        let held: Vec<_> =
-            self.core.leases.iter().map(|lease| (lease.token, lease.until)).collect();
-        for some in held.chunks(1024) {
-            if self.begin(some.len() * SMALL_ROOM).is_err() {
-                return;
-            }
-            for &(token, until) in some {
-                let until = Timestamp(until).plus_ms(by_ms);
-                self.commit(Event::Renewed { leases: vec![token], until }, true);
-            }
-            self.end();
+        if self.begin(SMALL_ROOM).is_err() {
+            return;
         }
+        self.commit(Event::ClockStepped { by_ms, at: self.now }, true);
+        self.end();
     }
 
     /// Handles due timers, a bounded number of them.
@@ -112,7 +104,7 @@ impl Turn<'_> {
             self.core.revoke(slot);
             return true;
         }
-        if lease.until > now {
+        if self.core.leases.until(lease) > now {
             // It was renewed since the timer was set.
             self.core.arm(slot);
             return true;

@@ -13,7 +13,9 @@ pub(super) struct Lease {
     pub token: LeaseToken,
     pub queue: QueueId,
     /// When it ends, unless it is renewed. A message under an explicit hold ends with the hold.
-    pub until: u64,
+    ///
+    /// Forward steps of the clock are not in it: see [`Leases::until`].
+    deadline: u64,
     /// Ends with its connection. After a restart such leases have ended.
     pub bound: bool,
     pub connection: Option<ConnectionId>,
@@ -40,7 +42,7 @@ impl Lease {
         Self {
             token,
             queue,
-            until,
+            deadline: until,
             bound,
             connection: None,
             what,
@@ -80,6 +82,9 @@ pub(super) struct Leases {
     grants: Vec<u32>,
     free: Vec<u32>,
     len: usize,
+    /// By how much the clock has stepped forward. Every lease ends that much later than its `deadline`, so a step costs
+    /// the same for any number of leases.
+    stepped_ms: u64,
 }
 
 impl Leases {
@@ -116,7 +121,8 @@ impl Leases {
     }
 
     /// Stores a lease in the slot of its token. In a replay, slots may come in any order.
-    pub(super) fn insert(&mut self, lease: Lease) -> u32 {
+    pub(super) fn insert(&mut self, mut lease: Lease) -> u32 {
+        lease.deadline = lease.deadline.saturating_sub(self.stepped_ms);
         let slot = lease.token.slot;
         let at = slot as usize;
         if self.free.last() == Some(&slot) {
@@ -135,6 +141,23 @@ impl Leases {
         self.len += usize::from(self.slots[at].is_none());
         self.slots[at] = Some(Box::new(lease));
         slot
+    }
+
+    /// When a lease ends, by the wall clock.
+    pub(super) fn until(&self, lease: &Lease) -> u64 {
+        lease.deadline.saturating_add(self.stepped_ms)
+    }
+
+    pub(super) fn renew(&mut self, slot: u32, until: u64) {
+        let deadline = until.saturating_sub(self.stepped_ms);
+        if let Some(lease) = self.at_mut(slot) {
+            lease.deadline = deadline;
+        }
+    }
+
+    /// The wall clock stepped forward: no lease becomes shorter.
+    pub(super) fn clock_stepped(&mut self, by_ms: u64) {
+        self.stepped_ms = self.stepped_ms.saturating_add(by_ms);
     }
 
     pub(super) fn remove(&mut self, slot: u32) -> Option<Lease> {

@@ -55,12 +55,12 @@ impl Turn<'_> {
     fn busy_until(&self, id: QueueId, slot: u32) -> Option<Timestamp> {
         let s = self.core.queues.get(&id)?.sessions.as_ref()?.at(slot)?;
         if let Some(hold) = self.core.leases.at(s.extras().hold) {
-            return Some(Timestamp(hold.until));
+            return Some(Timestamp(self.core.leases.until(hold)));
         }
         let out = self.leases_of_session(id, slot);
         out.iter()
             .filter_map(|&slot| self.core.leases.at(slot))
-            .map(|lease| Timestamp(lease.until))
+            .map(|lease| Timestamp(self.core.leases.until(lease)))
             .max()
     }
 

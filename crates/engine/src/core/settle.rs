@@ -151,8 +151,8 @@ impl Turn<'_> {
         let lease = self.lease_of(token)?;
         let LeaseTarget::Message { seq, hold, .. } = lease.what else { return None };
         let until = match hold {
-            Some(hold) => self.core.leases.at(hold)?.until,
-            None => lease.until,
+            Some(hold) => self.core.leases.until(self.core.leases.at(hold)?),
+            None => self.core.leases.until(lease),
         };
         (self.now.0 < until).then_some((lease.token.slot, lease.queue, seq))
     }
@@ -447,7 +447,7 @@ impl Turn<'_> {
             }
             _ => lease,
         };
-        if lease.until <= self.now.0 {
+        if self.core.leases.until(lease) <= self.now.0 {
             return Err(lost);
         }
         let lock_ms =

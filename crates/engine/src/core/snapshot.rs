@@ -97,7 +97,8 @@ impl Replay for Core {
             out.put_var(u64::from(grant));
             out.put_bool(lease.is_some());
             if let Some(lease) = lease {
-                save_lease(out, lease, ranks.get(&lease.queue));
+                let until = Timestamp(self.leases.until(lease));
+                save_lease(out, lease, until, ranks.get(&lease.queue));
             }
         }
         out.put_var(free.len() as u64);
@@ -447,12 +448,12 @@ fn read_tracked(r: &mut Reader<'_>, more: bool) -> Result<TrackedMessage, Malfor
     })
 }
 
-fn save_lease(out: &mut Vec<u8>, lease: &Lease, ranks: Option<&SessionRanks>) {
+fn save_lease(out: &mut Vec<u8>, lease: &Lease, until: Timestamp, ranks: Option<&SessionRanks>) {
     let rank = |slot: u32| u64::from(ranks.map_or(NONE, |ranks| ranks.rank(slot)));
     out.put_var(u64::from(lease.token.epoch));
     out.put_var(u64::from(lease.token.random));
     out.put_queue(lease.queue);
-    out.put_time(Timestamp(lease.until));
+    out.put_time(until);
     out.put_bool(lease.bound);
     match lease.what {
         LeaseTarget::Session { session } => {

@@ -201,6 +201,7 @@ impl Model {
                 let items = leased.items.iter();
                 out.extend(items.map(|(seq, token)| format!("grant {queue} {seq} {token}")));
             }
+            Event::ClockStepped { by_ms, .. } => out.push(format!("clock step {by_ms}")),
             Event::Renewed { leases, until } => {
                 out.extend(leases.iter().map(|token| format!("renew {token} {}", until.0)));
             }
@@ -269,6 +270,7 @@ fn one_word(state: &State, ev: &Ev) -> String {
         Ev::Put { queue, .. } => format!("put {queue} {}", state.queue(queue).next_seq),
         Ev::Gone { queue, seq, end } => format!("gone {queue} {seq} {end:?}"),
         Ev::Grant { queue, seq, token, .. } => format!("grant {queue} {seq} {token}"),
+        Ev::ClockStep { by_ms } => format!("clock step {by_ms}"),
         Ev::Renew { token, until } => format!("renew {token} {until}"),
         Ev::Back { queue, seq, cause, due, changes, .. } => {
             format!("back {queue} {seq} {cause:?} {due} {}", !changes.is_empty())

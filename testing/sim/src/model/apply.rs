@@ -87,6 +87,9 @@ impl State {
                 msg.first = msg.first.or(Some(*at));
                 msg.receives += 1;
             }
+            Ev::ClockStep { by_ms } => {
+                self.leases.values_mut().for_each(|lease| lease.until += by_ms);
+            }
             Ev::Renew { token, until } => {
                 if let Some(lease) = self.leases.get_mut(token) {
                     lease.until = *until;

@@ -3,6 +3,7 @@
 use malote_engine::command::{Command, Reply};
 use malote_engine::compact::{Compaction, LIVE_RECORDS_MAX};
 use malote_engine::core::{Core, Effect, Output};
+use malote_engine::event::Event;
 use malote_engine::journal::{SnapshotError, restore};
 use malote_model::Refusal;
 
@@ -47,7 +48,11 @@ impl World {
             return;
         };
         let count = items.len();
-        let (_, out) = self.call(|turn| turn.command(LOOK, Command::Relocate { items }));
+        let (groups, out) = self.call(|turn| turn.command(LOOK, Command::Relocate { items }));
+        let mut events = groups.iter().flat_map(|group| &group.events);
+        let other =
+            events.find(|event| !matches!(event, Event::Relocated(_) | Event::State { .. }));
+        assert_eq!(other, None, "copying messages and states does nothing else");
         let hi = self.journal.appender.end_pos();
         let Some(Output { effect: Effect::Request(LOOK, answer), durable, .. }) =
             out.into_iter().next()

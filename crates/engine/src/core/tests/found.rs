@@ -4,6 +4,7 @@ use expect_test::expect;
 
 use super::check;
 use super::world::World;
+use crate::event::QueueId;
 use crate::journal::SEGMENT_BYTES_MAX;
 
 #[test]
@@ -197,6 +198,20 @@ fn whatever_makes_a_message_ready_keeps_the_limit() {
             z as a
             ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 3 sessions 0/0 held 0"#]],
     );
+}
+
+#[test]
+fn a_queue_that_is_over_its_limit_at_a_start_is_trimmed() {
+    let mut world = World::new(SEGMENT_BYTES_MAX);
+    world.step("queue q max=10 over=drop");
+    world.step("send q x y z");
+    // As if a crash had lost the record of the removal.
+    let q = world.core().queues.get_mut(&QueueId(1)).unwrap();
+    q.spec.length_max = Some(1);
+    world.step("restart");
+    world.said.clear();
+    world.step("facts q");
+    assert!(world.said.starts_with("ready 1 "), "{}", world.said);
 }
 
 #[test]

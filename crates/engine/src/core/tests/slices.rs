@@ -174,6 +174,16 @@ fn many_leases_and_delays_end_in_one_moment() {
 }
 
 #[test]
+fn the_clock_is_set_forward_while_there_are_many_leases() {
+    let mut world = many_messages("lock=1000");
+    (0..9).for_each(|_| world.step("receive q max=200"));
+    carried_out(&mut world, "clock 3600000");
+    assert!(facts(&mut world).starts_with(&format!("ready {} locked 1800", 2 * SESSIONS - 1800)));
+    carried_out(&mut world, "wait 1000");
+    assert!(facts(&mut world).starts_with(&format!("ready {} locked 0", 2 * SESSIONS)));
+}
+
+#[test]
 fn a_large_queue_begins_to_forward() {
     let mut world = many_messages("");
     world.step("queue z");

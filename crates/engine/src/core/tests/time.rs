@@ -233,3 +233,32 @@ fn a_topic_counts_a_key_once_and_forgets_it_without_further_traffic() {
             0 keys"#]],
     );
 }
+
+#[test]
+fn a_clock_that_is_set_forward_makes_no_lease_shorter() {
+    for again in ["", "restart", "replay"] {
+        check(
+            &format!(
+                "queue q lock=1000 \n queue l sessions lock=1000 \n send q x \n send l y s=s \n receive q \n accept l s=s
+                clock 3600000 \n {again} \n wait 500 \n renew b \n facts q \n facts l \n wait 500 \n facts q \n facts l"
+            ),
+            expect![[r#"
+                x as a
+                holds s as b until 1000
+                until 3601500
+                ready 0 locked 1 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+                ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/1 held 1
+                ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+                ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/1 held 1"#]],
+        );
+    }
+}
+
+#[test]
+fn a_restart_begins_no_earlier_than_a_clock_that_was_set_forward() {
+    let mut world = World::new(SEGMENT_BYTES_MAX);
+    world.step("queue q lock=1000");
+    world.step("clock 3600000");
+    // Otherwise a clock that is set back before the restart would make leases last an hour longer.
+    assert_eq!(world.replayed().last_at().0, 3_600_000);
+}

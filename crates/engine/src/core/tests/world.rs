@@ -25,6 +25,8 @@ pub(super) struct World {
     core: Core,
     journal: Recovered,
     now: u64,
+    /// A forward step of the wall clock that the next turn takes.
+    stepped_ms: u64,
     /// Leases and holds by the names that scripts use: a, b, c …
     tokens: BTreeMap<String, LeaseToken>,
     granted: usize,
@@ -58,6 +60,7 @@ impl World {
             core,
             journal,
             now: 0,
+            stepped_ms: 0,
             tokens,
             granted: 0,
             consumers,
@@ -421,6 +424,12 @@ impl World {
             "wait" => return self.wait(plain[0].parse().unwrap()),
             // Time passes without any turn.
             "later" => return self.now += plain[0].parse::<u64>().unwrap(),
+            // The wall clock is set forward.
+            "clock" => {
+                self.stepped_ms = plain[0].parse().unwrap();
+                self.now += self.stepped_ms;
+                return self.turn(None);
+            }
             "restart" => return self.restart(),
             "replay" => return self.replay(),
             "full" => return self.fill(plain.first().map_or(0, |bytes| bytes.parse().unwrap())),
@@ -549,6 +558,10 @@ impl World {
             &mut out,
             true,
         );
+        let stepped_ms = std::mem::take(&mut self.stepped_ms);
+        if stepped_ms > 0 {
+            turn.clock_stepped(stepped_ms);
+        }
         turn.expire();
         if let Some((request, command)) = command {
             turn.command(request, command);
