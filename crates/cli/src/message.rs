@@ -143,7 +143,7 @@ impl Facts for ReceivedMessage {
         }
         for (name, value) in self.properties.iter().flat_map(PropertyMap::json_texts) {
             let value = readable(serde_json::from_str(&value).unwrap_or_default());
-            match (&*name, value) {
+            match (name, value) {
                 ("malote-history", Value::Array(attempts)) => {
                     facts.extend(attempts.iter().map(|one| ("attempt", attempt(one))));
                 }
