@@ -4,7 +4,7 @@
 #[path = "../worker/killed.rs"]
 mod killed;
 
-use killed::{At, at_every_point, saga};
+use killed::{At, Shared, at_every_point, saga};
 use malote::once::sqlite::Sqlite;
 use malote::{Malote, Worker};
 use malote_services::RabbitMq;
@@ -16,7 +16,8 @@ async fn a_worker_killed_in_any_step_leaves_all_or_nothing() {
     let server = tokio::task::spawn_blocking(start).await.unwrap();
     let url = format!("{}?partitions=4", server.url(0));
     let malote = Malote::connect(&url).await.unwrap();
-    let refused = Worker::of_saga(&malote, saga()).start().await.map(drop).unwrap_err().to_string();
+    let worker = Worker::of_saga(&malote, saga()).state(Shared::default());
+    let refused = worker.start().await.map(drop).unwrap_err().to_string();
     assert!(refused.contains("RabbitMQ") && refused.contains("of_saga_in"), "{refused}");
     malote.close().await.unwrap();
     let db = Sqlite::over(rusqlite::Connection::open_in_memory().unwrap()).unwrap();

@@ -23,7 +23,7 @@ struct World {
 }
 
 #[derive(Clone, Default)]
-struct Shared {
+pub struct Shared {
     world: Arc<Mutex<World>>,
     /// It is time to die.
     now: Arc<Notify>,
