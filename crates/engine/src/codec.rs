@@ -7,6 +7,7 @@
 
 mod digest;
 mod event;
+mod leased;
 mod message;
 mod read;
 mod rule;

@@ -2,26 +2,23 @@
 //! layout.
 
 use bytes::Bytes;
-use malote_model::{DeadReason, LeaseToken, Seq, SessionId, Timestamp};
+use malote_model::{DeadReason, Seq, SessionId, Timestamp};
 use smallvec::SmallVec;
 
 use super::digest::{get_digest, put_digest};
+use super::leased::{LEASED_AT, get_leased, put_leased};
 use super::message::{get_properties, put_properties};
 use super::read::{EncodeExt, Malformed, Reader};
 use super::rule::{get_rule, get_topic_spec, put_rule, put_topic_spec};
 use super::spec::{get_spec, put_spec};
 use super::stored::DeadLetter;
 use crate::event::{
-    Event, LeaseEnd, LeasedEvent, MessageRef, MoveReason, MovedEvent, Overlay, Placement, QueueId,
+    Event, LeaseEnd, MessageRef, MoveReason, MovedEvent, Overlay, Placement, QueueId,
     RelocatedMessage, Removal, ReturnedEvent, RouteHistory, SentEvent,
 };
 use crate::format::{NotUnderstood, is_known};
 
 pub(super) const VERSION: u8 = 1;
-/// Grants messages of several sessions.
-const LEASED_SESSIONS: u8 = 2;
-/// Includes the time of the grant.
-const LEASED_AT: u8 = 3;
 /// Additions to version 1: the status in settings, purging leased messages, ids of moved and sent messages, the time of
 /// a session state, the first sequence number of a copied message.
 pub(super) const VERSION_MORE: u8 = 2;
@@ -265,11 +262,11 @@ fn put_seqs(out: &mut Vec<u8>, seqs: &[u64]) {
     }
 }
 
-const fn zigzag(difference: u64) -> u64 {
+pub(super) const fn zigzag(difference: u64) -> u64 {
     (difference << 1) ^ (((difference as i64) >> 63) as u64)
 }
 
-const fn unzigzag(coded: u64) -> u64 {
+pub(super) const fn unzigzag(coded: u64) -> u64 {
     (coded >> 1) ^ (coded & 1).wrapping_neg()
 }
 
@@ -281,74 +278,6 @@ fn get_seqs(r: &mut Reader<'_>) -> Result<Vec<u64>, Malformed> {
         Ok(last)
     };
     (0..n).map(each).collect()
-}
-
-/// The tokens of one grant share the epoch, which is stored once.
-fn put_leased(out: &mut Vec<u8>, leased: &LeasedEvent) {
-    out.put_queue(leased.queue);
-    out.put_time(leased.at);
-    out.put_time(leased.until);
-    out.put_u8(
-        u8::from(leased.bound)
-            | u8::from(leased.hold.is_some()) << 1
-            | u8::from(leased.deferred) << 2,
-    );
-    if let Some(hold) = leased.hold {
-        out.extend_from_slice(&hold.to_bytes());
-    }
-    out.put_var(leased.sessions.len() as u64);
-    for (session, count) in &leased.sessions {
-        out.put_str(session.as_str());
-        out.put_var(*count as u64);
-    }
-    out.put_var(leased.items.len() as u64);
-    out.put_var(leased.items.first().map_or(0, |(_, token)| u64::from(token.epoch)));
-    let mut last = 0_u64;
-    for (seq, token) in &leased.items {
-        out.put_var(zigzag(seq.wrapping_sub(last)));
-        last = *seq;
-        out.put_var(u64::from(token.slot));
-        out.put_var(u64::from(token.grant));
-        out.extend_from_slice(&token.random.to_le_bytes());
-    }
-}
-
-fn get_leased(r: &mut Reader<'_>, version: u8) -> Result<LeasedEvent, Malformed> {
-    let queue = r.queue()?;
-    let at = if version == LEASED_AT { r.time()? } else { Timestamp(0) };
-    let (until, flags) = (r.time()?, r.u8()?);
-    let hold = if flags & 2 != 0 { Some(r.token()?) } else { None };
-    let mut sessions = Vec::new();
-    if version >= LEASED_SESSIONS {
-        for _ in 0..r.count()? {
-            sessions.push((r.session()?.ok_or(Malformed)?, r.count()?));
-        }
-    } else if let Some(session) = r.session()? {
-        sessions.push((session, usize::MAX));
-    }
-    let n = r.count()?;
-    if let ([(_, all)], VERSION) = (&mut sessions[..], version) {
-        *all = n;
-    }
-    let epoch = r.var32()?;
-    let mut items = Vec::with_capacity(n);
-    let mut last = 0_u64;
-    for _ in 0..n {
-        last = last.wrapping_add(unzigzag(r.var()?));
-        let (slot, grant) = (r.var32()?, r.var32()?);
-        let random = u32::from_le_bytes(r.fixed()?);
-        items.push((last, LeaseToken { epoch, slot, grant, random }));
-    }
-    Ok(LeasedEvent {
-        queue,
-        at,
-        until,
-        bound: flags & 1 != 0,
-        hold,
-        sessions,
-        deferred: flags & 4 != 0,
-        items,
-    })
 }
 
 fn put_overlay(out: &mut Vec<u8>, overlay: Option<&Overlay>) {
@@ -739,7 +668,10 @@ fn named(r: &mut Reader<'_>) -> Result<SessionId, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use malote_model::LeaseToken;
+
     use super::*;
+    use crate::event::LeasedEvent;
     use crate::event::QueueId;
 
     fn leased(at: u64, sessions: &[(&str, usize)]) -> Event {
