@@ -45,7 +45,7 @@ async function rules_are_made_listed_and_deleted() {
     assert.deepEqual(await listed(), []);
     await rules.createRule("sql", { sqlExpression: "price > 10" }, { sqlExpression: "SET dear = true" });
     await rules.createRule("news", { subject: "news", applicationProperties: { lang: "de" } });
-    await assert.rejects(() => rules.createRule("sql", { sqlExpression: "price > 11" }), /exists|another rule/);
+    await assert.rejects(() => rules.createRule("sql", { sqlExpression: "price > 11" }), /exists|different rule/);
     await assert.rejects(() => rules.createRule("bad", { sqlExpression: "price >" }));
     await assert.rejects(() => rules.deleteRule("no-such-rule"));
     const [news, sql] = await listed();
