@@ -23,7 +23,7 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   check           the inner loop: tidy, fmt, foreign libraries, typos, deny, clippy, tests
-  test            what CI runs: check, postgres, rabbitmq, conformance, then short runs of sim, fuzz, attack, crash and full
+  test            what CI runs: check, postgres, rabbitmq, conformance, then short runs of sim, fuzz, crash and full
   tidy            dependency directions, leftovers, file sizes, dead files, commands in README
   sim [args]      simulation on a faulty disk: --seed S, --from S --seeds N, --random N, --crashes N
   attack [args]   hostile clients against the built binary on loopback: --seconds N [attack]
@@ -47,8 +47,6 @@ usage: cargo xtask <command>
 /// Short runs inside `test`; `cargo xtask test` stays within about 15 minutes on two cores.
 const SIM_SHORT: &[&str] = &["--crashes", "10000", "--random", "100"];
 const FUZZ_SHORT: &[&str] = &["--seconds", "20"];
-/// Per attack.
-const ATTACK_SHORT: &[&str] = &["--seconds", "2"];
 const CRASH_SHORT: &[(&str, &[&str])] = &[
     ("crash http", &["--protocol", "http", "--cycles", "20"]),
     ("crash native", &["--protocol", "native", "--cycles", "20"]),
@@ -144,7 +142,6 @@ fn test() -> Vec<Step> {
     steps.extend(conformance::steps(None, Depth::Usual));
     steps.push(Step::sim("sim", "sim", SIM_SHORT));
     steps.push(Step::sim("fuzz", "fuzz", FUZZ_SHORT));
-    steps.push(Step::sim("attack", "attack", ATTACK_SHORT));
     steps.extend(CRASH_SHORT.iter().map(|(name, args)| Step::sim(name, "crash", args)));
     steps.push(Step::sim("full disk", "full", FULL_SHORT));
     steps

@@ -220,7 +220,6 @@ pub const EXPECTED: &[(&str, u64)] = &[
     ("event unbound", 70),
     ("event unheld", 100),
     ("event updated", 50),
-    ("expired over several turns", 1),
     ("faults", 10),
     ("flips", 20),
     ("forwarded", 1000),
