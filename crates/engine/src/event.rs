@@ -322,7 +322,7 @@ pub enum MoveReason {
         reason: DeadReason,
         /// The name of the queue that it comes from, which may be deleted later.
         source: QueueName,
-        /// Deliveries before.
+        /// How often the message was delivered before it was dead-lettered.
         receives: u32,
         /// Failed deliveries before.
         failed: u32,

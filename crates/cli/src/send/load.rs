@@ -3,7 +3,7 @@
 use malote_wire_native::body::BodyContent;
 use malote_wire_native::message::NewMessage;
 
-/// Generates messages.
+/// The messages of `malote send --generate`: sessions in turn, numbered bodies.
 pub(crate) struct GeneratedLoad {
     template: NewMessage,
     /// `None`: messages without sessions.

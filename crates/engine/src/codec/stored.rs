@@ -41,12 +41,12 @@ pub struct Stored {
 pub struct DeadLetter {
     /// A stable identifier.
     pub reason: String,
-    /// An explanation.
+    /// The description given with the reason.
     pub text: String,
     pub at: Timestamp,
     pub from: QueueName,
     pub from_seq: Seq,
-    /// Deliveries before.
+    /// How often the message was delivered before it was dead-lettered.
     pub receives: u32,
     /// Failed deliveries before.
     pub failed: u32,
