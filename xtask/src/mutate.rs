@@ -1,7 +1,7 @@
-//! The test of the tests: a build with one safety taken out must be caught by the simulation.
+//! Tests the tests: the simulation must detect a build with one defect.
 //!
-//! Each mutation is a cargo feature of the engine. A mutation counts as caught only when it
-//! builds, when the same simulation passes without it, and when it fails with it.
+//! Each mutation is a cargo feature of the engine. It counts as caught only if it builds, if the same simulation
+//! passes without it, and if the simulation fails with it.
 
 use crate::cargo;
 use crate::steps::{Outcome, Step};
@@ -15,7 +15,7 @@ const MUTATIONS: [&str; 17] = [
     "mutate-early-recycle",
     "mutate-torn-groups",
     "mutate-forget-keys",
-    "mutate-forget-way",
+    "mutate-forget-path",
     "mutate-live-differs",
     "mutate-skip-clock-step",
     "mutate-miscounted-keys",
@@ -27,9 +27,9 @@ const MUTATIONS: [&str; 17] = [
     "mutate-release-written",
 ];
 
-/// Away from the normal build, so that the two do not evict each other; without the front ends and without link-time
-/// optimisation, because every mutation is built anew.
-const APART: [&str; 5] = [
+/// A separate target folder, so that this build and the normal one do not evict each other. The build excludes the
+/// front ends and link-time optimisation, because every mutation is built anew.
+const SEPARATE_BUILD: [&str; 5] = [
     "--target-dir",
     "target/mutate",
     "--no-default-features",
@@ -37,10 +37,10 @@ const APART: [&str; 5] = [
     "profile.release.lto=\"off\"",
 ];
 
-/// Enough for every mutation to be hit.
+/// Enough seeds to detect every mutation.
 const SIM_DEFAULT: &[&str] = &["--seeds", "200"];
 
-/// One control run, then one step per mutation.
+/// A run without mutation, then one step per mutation.
 pub(crate) fn steps(args: &[String]) -> Vec<Step> {
     let mut sim: Vec<String> = args.to_vec();
     if sim.is_empty() {
@@ -49,7 +49,7 @@ pub(crate) fn steps(args: &[String]) -> Vec<Step> {
     let control = sim.clone();
     let mut steps = vec![Step::new("without mutation", move || {
         if !simulate(&control, None)? {
-            bail!("the simulation fails without any mutation, so catching one means nothing");
+            bail!("the simulation fails without a mutation, so it cannot show that it detects one");
         }
         Ok(Outcome::one())
     })];
@@ -69,20 +69,20 @@ fn mutation(feature: &str, sim: &[String]) -> Result<Outcome> {
     }
     let features = format!("malote-engine/{feature}");
     let mut build = vec!["build", "--release", "-p", "malote-sim", "--features", &features];
-    build.extend(APART);
+    build.extend(SEPARATE_BUILD);
     cargo::run(&build)?;
     if simulate(sim, Some(&features))? {
-        bail!("the simulation passes with `{feature}`: it would not notice that this is broken");
+        bail!("the simulation passes with `{feature}`, so it does not detect this defect");
     }
     println!("{feature}: caught");
     Ok(Outcome::one())
 }
 
 fn simulate(args: &[String], features: Option<&str>) -> Result<bool> {
-    let mut extra = APART.to_vec();
+    let mut extra = SEPARATE_BUILD.to_vec();
     if let Some(features) = features {
         extra.extend(["--features", features]);
     }
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    Ok(cargo::sim_apart("sim", &args, &extra)?.success())
+    Ok(cargo::sim_separately("sim", &args, &extra)?.success())
 }

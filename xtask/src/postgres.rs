@@ -1,7 +1,6 @@
-//! The tests of the worker and of its broker `postgres://` on a real PostgreSQL, which they start on a port of its own
-//! and stop.
+//! Tests the worker and its broker `postgres://` on a real PostgreSQL, which they start on a free port and stop.
 //!
-//! Nobody's machine is changed for it: without PostgreSQL the step is skipped. CI installs Debian's package.
+//! Without PostgreSQL the step is skipped; only CI installs it, from Debian's package.
 
 use std::process::Command;
 
@@ -9,18 +8,18 @@ use anyhow::{Context, Result, bail};
 use malote_services::Postgres;
 
 use crate::cargo::{self, FEATURES};
-use crate::conformance::missing;
+use crate::conformance::skip_or_fail;
 use crate::steps::{Outcome, Step};
 
 pub(crate) fn step() -> Step {
     Step::new("postgres", tests)
 }
 
-/// Installs it in CI; elsewhere its absence is the outcome.
-pub(crate) fn found() -> Result<Option<Outcome>> {
+/// Returns a skipped outcome if PostgreSQL is missing. In CI it is installed instead.
+pub(crate) fn skip_if_missing() -> Result<Option<Outcome>> {
     if let Err(why) = Postgres::find() {
         if std::env::var_os("CI").is_none() {
-            return missing("PostgreSQL", &why.to_string()).map(Some);
+            return skip_or_fail("PostgreSQL", &why.to_string()).map(Some);
         }
         install("postgresql").with_context(|| why.to_string())?;
     }
@@ -28,13 +27,13 @@ pub(crate) fn found() -> Result<Option<Outcome>> {
 }
 
 fn tests() -> Result<Outcome> {
-    if let Some(skipped) = found()? {
+    if let Some(skipped) = skip_if_missing()? {
         return Ok(skipped);
     }
     cargo::tests(&["test", "--workspace", "--features", FEATURES, "--test", "postgres"])
 }
 
-/// A package of Debian's. At this run level no service is started: only the programs are wanted.
+/// Installs a Debian package. At this run level it does not start a service.
 pub(crate) fn install(package: &str) -> Result<()> {
     let install = ["install", "--yes", "--no-install-recommends", package];
     for args in [["update"].as_slice(), &install] {

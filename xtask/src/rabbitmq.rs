@@ -1,12 +1,12 @@
-//! The contract of connectors on a real RabbitMQ, which the tests start on ports of its own and stop.
+//! Tests the connectors on a real RabbitMQ, which they start on free ports and stop.
 //!
-//! Nobody's machine is changed for it: without RabbitMQ the step is skipped. CI installs Debian's package.
+//! Without RabbitMQ the step is skipped; only CI installs it, from Debian's package.
 
 use anyhow::{Context, Result};
 use malote_services::RabbitMq;
 
 use crate::cargo::{self, FEATURES};
-use crate::conformance::missing;
+use crate::conformance::skip_or_fail;
 use crate::postgres::install;
 use crate::steps::{Outcome, Step};
 
@@ -15,17 +15,17 @@ pub(crate) fn step() -> Step {
 }
 
 fn tests() -> Result<Outcome> {
-    if let Some(skipped) = found()? {
+    if let Some(skipped) = skip_if_missing()? {
         return Ok(skipped);
     }
     cargo::tests(&["test", "--workspace", "--features", FEATURES, "--test", "rabbitmq"])
 }
 
-/// Installs it in CI; elsewhere its absence is the outcome.
-pub(crate) fn found() -> Result<Option<Outcome>> {
+/// Returns a skipped outcome if RabbitMQ is missing. In CI it is installed instead.
+pub(crate) fn skip_if_missing() -> Result<Option<Outcome>> {
     if let Err(why) = RabbitMq::find() {
         if std::env::var_os("CI").is_none() {
-            return missing("RabbitMQ", &why.to_string()).map(Some);
+            return skip_or_fail("RabbitMQ", &why.to_string()).map(Some);
         }
         install("rabbitmq-server").with_context(|| why.to_string())?;
     }

@@ -1,26 +1,26 @@
-//! Named steps with their time, and the line at the end.
+//! Named steps, their durations, and the summary.
 
 use crate::cargo;
 use anyhow::{Context, Result, bail};
 use std::process::Command;
 use std::time::Instant;
 
-/// One thing to do, with a name to find it by.
+/// A named step of a command.
 pub(crate) struct Step {
     name: String,
     action: Box<dyn FnOnce() -> Result<Outcome>>,
 }
 
-/// How many checks a step stands for. A step that fails as a whole counts as one.
+/// Number of checks in a step. A step that fails as a whole counts as one.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) passed: u32,
     pub(crate) failed: u32,
-    /// Set when something is not on this machine: what.
+    /// The name of a missing requirement, if the step was skipped.
     pub(crate) skipped: Option<&'static str>,
 }
 
-/// How the simulation package says that this machine cannot do it; why, it has printed.
+/// Exit code of the simulation package if the machine lacks a requirement, which it has printed.
 const SIM_SKIPPED: i32 = 77;
 
 impl Outcome {
@@ -44,7 +44,7 @@ impl Step {
         Step::new(name, move || {
             let status = cargo::sim(command, args)?;
             if status.code() == Some(SIM_SKIPPED) {
-                return Ok(Outcome { skipped: Some("what it needs"), ..Outcome::default() });
+                return Ok(Outcome { skipped: Some("a requirement"), ..Outcome::default() });
             }
             if !status.success() {
                 bail!("`cargo xtask {command} {}` failed: {status}", args.join(" "));
@@ -53,7 +53,7 @@ impl Step {
         })
     }
 
-    /// A program that not everyone has: run if it is there, said to be skipped if not.
+    /// Runs a program if it is installed. Otherwise the step is skipped.
     pub(crate) fn tool(name: &str, program: &'static str, args: &'static [&'static str]) -> Step {
         Step::new(name, move || {
             if !is_installed(program) {
@@ -77,9 +77,8 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// Runs every step, tells of each, and ends with `N passed, N failed` alone on a line. Says
-/// whether nothing failed.
-#[allow(clippy::disallowed_methods, reason = "times of a build are not the engine's time")]
+/// Runs all steps, prints a report and ends with the line `N passed, N failed`. Returns whether nothing failed.
+#[allow(clippy::disallowed_methods, reason = "measures real time")]
 pub(crate) fn run(steps: Vec<Step>) -> bool {
     let mut report = Vec::new();
     let mut total = Outcome::default();
@@ -88,9 +87,9 @@ pub(crate) fn run(steps: Vec<Step>) -> bool {
         let begun = Instant::now();
         let result = action();
         let seconds = begun.elapsed().as_secs_f32();
-        let (said, outcome) = match result {
+        let (text, outcome) = match result {
             Ok(Outcome { skipped: Some(program), .. }) => {
-                (format!("{program} is not here"), Outcome::default())
+                (format!("{program} is missing"), Outcome::default())
             }
             Ok(outcome) => {
                 (format!("{} passed, {} failed", outcome.passed, outcome.failed), outcome)
@@ -100,12 +99,12 @@ pub(crate) fn run(steps: Vec<Step>) -> bool {
                 ("failed".to_owned(), Outcome { failed: 1, ..Outcome::default() })
             }
         };
-        let mark = match (outcome.failed, outcome.passed) {
+        let status = match (outcome.failed, outcome.passed) {
             (0, 0) => "skipped",
             (0, _) => "ok",
             _ => "FAILED",
         };
-        report.push(format!("{mark:8}{name:20}{seconds:8.1} s  {said}"));
+        report.push(format!("{status:8}{name:20}{seconds:8.1} s  {text}"));
         total.passed += outcome.passed;
         total.failed += outcome.failed;
     }
@@ -129,7 +128,7 @@ mod tests {
     fn a_failure_fails_the_run_and_later_steps_still_run() {
         let (sender, receiver) = std::sync::mpsc::channel();
         let last = Step::new("last", move || {
-            sender.send(()).expect("the test listens");
+            sender.send(()).expect("the receiver exists");
             Ok(Outcome::one())
         });
         assert!(!run(vec![step(Err(anyhow::anyhow!("broken"))), last]));
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_is_not_a_success() {
+    fn a_run_without_passed_steps_fails() {
         assert!(!run(vec![]));
         assert!(!run(vec![Step::tool("t", "no-such-program-anywhere", &[])]));
     }

@@ -356,7 +356,8 @@ mod tests {
         });
         writeln!(page, "\n{} {name}\n\n```text\n{}\n```", "#".repeat(level.min(3)), rendered(own))
             .unwrap();
-        for sub in command.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
+        let documented = |sub: &&mut clap::Command| sub.get_name() != "help" && !sub.is_hide_set();
+        for sub in command.get_subcommands_mut().filter(documented) {
             write_help(page, sub, level + 1);
         }
     }

@@ -7,7 +7,7 @@ use malote_model::audit::{OBJECT_BYTES_MAX, clean};
 use malote_wire_native::audit::AuditLine;
 use serde::Serialize;
 
-use crate::api::AuditLook;
+use crate::api::AuditFilter;
 use crate::args::Remote;
 use crate::output::Row;
 use crate::when;
@@ -58,19 +58,19 @@ impl Audit {
         let Self { remote, follow, caller, action, refused, max, after } = self;
         let outcome = refused.then_some("refused");
         remote.run(|api, mut out| async move {
-            let mut look = AuditLook { after, max, caller, action, outcome };
+            let mut filter = AuditFilter { after, max, caller, action, outcome };
             if after.is_some() {
-                look.max = PAGE_MAX;
+                filter.max = PAGE_MAX;
             }
             loop {
-                let page = api.audit(&look).await?;
+                let page = api.audit(&filter).await?;
                 let rows: Vec<AuditRow> = page.records.into_iter().map(AuditRow).collect();
-                match follow || look.after.is_some() {
+                match follow || filter.after.is_some() {
                     true => out.more(&rows)?,
                     false => out.list(&rows)?,
                 }
-                let paging = look.after.is_some();
-                (look.after, look.max) = (Some(page.last), PAGE_MAX);
+                let paging = filter.after.is_some();
+                (filter.after, filter.max) = (Some(page.last), PAGE_MAX);
                 match page.next {
                     Some(_) if paging || follow => {}
                     _ if follow => tokio::time::sleep(FOLLOW_EVERY).await,
@@ -110,7 +110,7 @@ impl Row for AuditRow {
             [&caller, &address, &line.protocol, &line.action, object, &outcome, &line.detail];
         // Control characters must not reach the terminal, even from another server.
         let cells = cells.iter().map(|cell| clean(cell, OBJECT_BYTES_MAX));
-        [line.seq.to_string(), when::shown(line.at)].into_iter().chain(cells).collect()
+        [line.seq.to_string(), when::format_time(line.at)].into_iter().chain(cells).collect()
     }
 
     fn name(&self) -> String {

@@ -16,18 +16,19 @@ use malote_model::{
 };
 use parking_lot::Mutex;
 
+use crate::backoff::Backoff;
 use crate::output::note;
 use crate::when;
 use crate::work::{Idle, until_end};
 
 /// Messages in one request to the target.
 const TOGETHER: usize = 256;
-/// First and longest pause between attempts to reach the target.
-const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+/// Delays between attempts to reach the target.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// Lock time of the session that is accepted to see whether the queue has sessions.
-const LOOK: Duration = Duration::from_secs(5);
+const SESSION_CHECK_LOCK: Duration = Duration::from_secs(5);
 /// How often the progress is printed.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 /// De-duplication window of a target queue created with --declare.
 const WINDOW_MS: u64 = 600_000;
 /// Properties with the reason of a dead letter, named as in Service Bus.
@@ -130,8 +131,10 @@ impl Bridge {
             .state(target.clone())
             .handle_batch(carry, TOGETHER, Duration::ZERO);
         match sessions {
-            true => worker
-                .with_sessions(malote::Sessions { max: self.slots, ..malote::Sessions::default() }),
+            true => worker.with_sessions(malote::SessionOptions {
+                max: self.slots,
+                ..malote::SessionOptions::default()
+            }),
             false => worker.slots(self.slots),
         }
     }
@@ -139,7 +142,7 @@ impl Bridge {
 
 /// Whether the source queue has sessions.
 async fn has_sessions(from: &Malote, queue: &QueueName) -> Result<bool, BrokerError> {
-    match from.broker().accept(queue, None, LOOK, Duration::ZERO).await {
+    match from.broker().accept(queue, None, SESSION_CHECK_LOCK, Duration::ZERO).await {
         Ok(held) => {
             if let Some(held) = held {
                 held.close().await?;
@@ -163,7 +166,7 @@ fn broker_identity(url: &str) -> &str {
 async fn print_progress(target: Arc<BridgeTarget>) {
     let mut before = 0;
     loop {
-        tokio::time::sleep(TELL_EVERY).await;
+        tokio::time::sleep(PROGRESS_EVERY).await;
         let carried = target.carried.load(Ordering::SeqCst);
         if std::mem::replace(&mut before, carried) != carried {
             note(format_args!("{carried} moved so far"));
@@ -173,7 +176,7 @@ async fn print_progress(target: Arc<BridgeTarget>) {
 
 /// The messages left in the source queue, if the broker reports them.
 async fn left(from: &Malote, queue: &QueueName) -> String {
-    let asked = tokio::time::timeout(LOOK, from.broker().depth(queue)).await;
+    let asked = tokio::time::timeout(SESSION_CHECK_LOCK, from.broker().depth(queue)).await;
     let Some(depth) = asked.ok().and_then(Result::ok) else {
         return "the source does not report how many messages are left".to_owned();
     };
@@ -265,7 +268,7 @@ impl BridgeTarget {
         messages: &[(Address, Message)],
         cancelled: &Cancelled,
     ) -> Result<(), Stop> {
-        let [mut pause, longest] = PAUSES;
+        let mut backoff = RETRY;
         loop {
             match self.to.broker().send(messages.to_vec()).await {
                 Ok(sent) => {
@@ -275,11 +278,11 @@ impl BridgeTarget {
                     return Ok(());
                 }
                 Err(error) if error.is_transient() => {
-                    if pause == PAUSES[0] {
+                    if backoff.is_first() {
                         note(format_args!("{error}; retrying"));
                     }
                     tokio::select! {
-                        () = tokio::time::sleep(pause) => pause = (pause * 2).min(longest),
+                        () = tokio::time::sleep(backoff.next()) => {}
                         () = cancelled.wait() => return Err(Stop::Cancelled),
                     }
                 }

@@ -123,13 +123,13 @@ impl Facts for ReceivedMessage {
         let times = [("sent", self.enqueued_at), ("due", self.due), ("lease ends", self.until)];
         for (name, at) in times {
             if let Some(at) = at {
-                facts.push((name, when::shown(at)));
+                facts.push((name, when::format_time(at)));
             }
         }
         if let Some(dead) = &self.dead_letter {
             facts.push(("reason", dead.reason.clone()));
             facts.push(("error", dead.text.clone()));
-            facts.push(("dead since", when::shown(dead.at)));
+            facts.push(("dead since", when::format_time(dead.at)));
             facts.push(("came from", format!("{} as {}", dead.from, dead.from_seq)));
             facts
                 .push(("attempts", format!("{} delivered, {} failed", dead.receives, dead.failed)));
@@ -164,9 +164,9 @@ fn readable(value: Value) -> Value {
     match value {
         Value::Array(items) => items.into_iter().map(readable).collect(),
         Value::Object(mut fields) => match (fields.get("$type"), fields.get("value")) {
-            (Some(kind), Some(Value::Number(ms))) if kind == "timestamp" => {
-                ms.as_u64().map_or_else(|| Value::from(ms.clone()), |ms| when::shown(ms).into())
-            }
+            (Some(kind), Some(Value::Number(ms))) if kind == "timestamp" => ms
+                .as_u64()
+                .map_or_else(|| Value::from(ms.clone()), |ms| when::format_time(ms).into()),
             (Some(_), Some(_)) => readable(fields.remove("value").unwrap_or_default()),
             _ => fields.into_iter().map(|(name, value)| (name, readable(value))).collect(),
         },

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use malote_model::{QueueName, SessionId, limits};
 
-use crate::api::Look;
+use crate::api::PeekFilter;
 use crate::args::{Remote, queue_name, session_id};
 use crate::message::Raw;
 
@@ -61,16 +61,16 @@ impl Peek {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let Self { remote, queue, from, max, session, state, raw } = self;
         remote.run(|api, mut out| async move {
-            let mut look = Look { from, max: 0, session, state: state.map(State::word) };
+            let mut filter = PeekFilter { from, max: 0, session, state: state.map(State::word) };
             let mut seen = Vec::new();
             let mut left = max;
             while left > 0 {
-                look.max = left.min(limits::RECEIVE_BATCH_MAX as u64);
-                let page = api.peek(&queue, &look).await?;
+                filter.max = left.min(limits::RECEIVE_BATCH_MAX as u64);
+                let page = api.peek(&queue, &filter).await?;
                 left = left.saturating_sub(page.messages.len() as u64);
                 seen.extend(page.messages);
                 match page.next {
-                    Some(next) => look.from = next,
+                    Some(next) => filter.from = next,
                     None => break,
                 }
             }

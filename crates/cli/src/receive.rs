@@ -18,7 +18,7 @@ use crate::output::{Format, Output};
 use crate::settle::{ErrorText, SettleAs, settle};
 use crate::when;
 
-/// SettleAs long one request waits for a message of a locked session: shorter than usual lock times.
+/// How long one request waits for a message of a locked session: shorter than usual lock times.
 const HELD_WAIT_MS: u64 = 5000;
 /// The lock must last this much longer than the wait.
 const HOLD_MARGIN_MS: u64 = 5000;
@@ -43,7 +43,7 @@ pub(crate) struct Receive {
     /// Maximum number of messages [default: 1, or no limit with --follow]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     max: Option<u64>,
-    /// SettleAs long to wait for the first message, at most 20s
+    /// How long to wait for the first message, at most 20s
     #[arg(long, value_name = "TIME", value_parser = when::duration, default_value = "0s")]
     wait: Duration,
     /// Lock this session, and receive only its messages
@@ -266,7 +266,7 @@ impl Receive {
     }
 
     fn nothing(&self, held: Option<&HeldSession>) -> String {
-        let wait = when::shown_ms(when::ms(self.wait));
+        let wait = when::format_ms(when::ms(self.wait));
         match held {
             Some(held) => format!("session `{}` has no messages to receive", held.session),
             None if self.any_session => format!("no session with messages after {wait}"),

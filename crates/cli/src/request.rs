@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use malote_model::{QueueName, SessionId};
 
-use crate::api::topics::Ask;
+use crate::api::topics::RequestOptions;
 use crate::args::{Remote, queue_name, session_id};
 use crate::message::Raw;
 use crate::when;
@@ -64,7 +64,7 @@ impl Request {
                 ("priority", self.priority.map(|priority| priority.to_string())),
             ];
             let query = said.into_iter().filter_map(|(name, value)| Some((name, value?)));
-            let ask = Ask { query: query.collect(), wait_ms: when::ms(self.wait) };
+            let ask = RequestOptions { query: query.collect(), wait_ms: when::ms(self.wait) };
             let answer = api.request(&self.queue, &ask, kind, bytes.into()).await?;
             self.raw.list(&mut out, std::slice::from_ref(&answer))
         })

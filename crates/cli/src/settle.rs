@@ -56,7 +56,7 @@ pub(crate) struct ErrorText {
     error: Option<String>,
 }
 
-/// SettleAs messages are settled.
+/// How messages are settled.
 pub(crate) enum SettleAs {
     Complete,
     Abandon { delay: Option<Duration> },

@@ -6,7 +6,7 @@ use malote_model::{QueueName, SessionId, limits};
 use malote_wire_native::PropertyMap;
 use malote_wire_native::message::ReceivedMessage;
 
-use crate::api::{Api, ApiError, Look};
+use crate::api::{Api, ApiError, PeekFilter};
 use crate::args::{Remote, queue_name, session_id};
 use crate::message::Raw;
 use crate::when;
@@ -48,22 +48,22 @@ impl Tail {
                 Some(from) => from,
                 None => end(&api, &queue).await?,
             };
-            let mut look = Look { from, session, ..Look::default() };
+            let mut filter = PeekFilter { from, session, ..PeekFilter::default() };
             let mut left = max.unwrap_or(u64::MAX);
             while left > 0 {
                 // A filter drops messages, so the page is as large as possible.
                 let wanted = if filters.is_empty() { left } else { u64::MAX };
-                look.max = wanted.min(limits::RECEIVE_BATCH_MAX as u64);
-                let mut page = api.peek(&queue, &look).await?;
+                filter.max = wanted.min(limits::RECEIVE_BATCH_MAX as u64);
+                let mut page = api.peek(&queue, &filter).await?;
                 if let Some(last) = page.messages.last() {
-                    look.from = last.seq + 1;
+                    filter.from = last.seq + 1;
                     page.messages.retain(|message| filters.iter().all(|f| holds(f, message)));
                     page.messages.truncate(usize::try_from(left).unwrap_or(usize::MAX));
                     left -= page.messages.len() as u64;
                     raw.more(&mut out, &page.messages)?;
                 }
                 match page.next {
-                    Some(next) => look.from = next,
+                    Some(next) => filter.from = next,
                     None if left > 0 => {
                         tokio::time::sleep(every.max(Duration::from_millis(10))).await
                     }
@@ -101,7 +101,8 @@ async fn end(api: &Api, queue: &QueueName) -> Result<u64, ApiError> {
     let (mut used, mut free, mut step) = (0, None, 0);
     let mut at = guess;
     loop {
-        let page = api.peek(queue, &Look { from: at, max: 1, ..Look::default() }).await?;
+        let page =
+            api.peek(queue, &PeekFilter { from: at, max: 1, ..PeekFilter::default() }).await?;
         match page.messages.last() {
             Some(last) => used = last.seq + 1,
             None => free = Some(at),

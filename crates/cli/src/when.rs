@@ -30,18 +30,18 @@ pub(crate) fn ms(duration: Duration) -> u64 {
 }
 
 /// A time in UTC, to the second.
-pub(crate) fn shown(ms: u64) -> String {
+pub(crate) fn format_time(ms: u64) -> String {
     let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     time.map_or_else(|| format!("{ms} ms"), |time| format!("{time:.0}"))
 }
 
 /// A time, or a dash.
-pub(crate) fn shown_or_dash(ms: Option<u64>) -> String {
-    ms.map_or_else(|| "-".to_owned(), shown)
+pub(crate) fn time_or_dash(ms: Option<u64>) -> String {
+    ms.map_or_else(|| "-".to_owned(), format_time)
 }
 
 /// A duration in the notation of the flags.
-pub(crate) fn shown_ms(ms: u64) -> String {
+pub(crate) fn format_ms(ms: u64) -> String {
     malote_server::settings::format_duration(Duration::from_millis(ms))
 }
 
@@ -105,8 +105,8 @@ mod tests {
     }
 
     #[test]
-    fn things_are_shown_short() {
-        assert_eq!(shown(1_700_000_000_123), "2023-11-14T22:13:20Z");
+    fn values_are_short() {
+        assert_eq!(format_time(1_700_000_000_123), "2023-11-14T22:13:20Z");
         assert_eq!(
             (span(119), span(120), span(7200), span(172_800)),
             ("119s".into(), "2m".into(), "2h".into(), "2d".into())

@@ -1,5 +1,5 @@
 //! The audit log of a running server: commands, requests, refusals, a flood, restarts.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, with a patience and files of its own
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test
 
 mod common;
 
@@ -7,13 +7,13 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use common::{Said, Server, local};
+use common::{CommandOutput, Server, local};
 use serde_json::Value;
 
-/// A test waits this long for what it expects.
+/// Time limit for expected records.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server where `ana` (password `hunter2`) may send to `orders`, and the token's holder may do everything.
+/// A server where `ana` (password `hunter2`) may send to `orders`, and the token has all permissions.
 fn start() -> (Server, String) {
     let home = tempfile::tempdir().unwrap();
     let data = home.path().join("data").to_str().unwrap().to_owned();
@@ -26,13 +26,13 @@ fn start() -> (Server, String) {
     (Server::start_with(home, &[]), token.trim().to_owned())
 }
 
-fn as_ana(server: &Server, line: &str, password: &str) -> Said {
+fn as_ana(server: &Server, line: &str, password: &str) -> CommandOutput {
     let mut command = common::malote(server.home.path());
     command.args(common::words(line)).args(["--url", &server.url, "--user", "ana"]);
     command.env("MALOTE_PASSWORD", password).output().unwrap().into()
 }
 
-/// The records that fit, once there are as many as expected.
+/// Waits until this many records match the flags, and returns them.
 fn records(server: &Server, token: &str, flags: &str, count: usize) -> Vec<Value> {
     let begun = std::time::SystemTime::now();
     loop {
@@ -51,7 +51,7 @@ fn field<'a>(record: &'a Value, name: &str) -> &'a str {
     record[name].as_str().unwrap_or_default()
 }
 
-/// Request without a client, and its status line.
+/// Sends a raw request and returns the status line.
 fn http(server: &Server, head: &str) -> String {
     let mut stream = server.connect();
     stream
@@ -72,7 +72,7 @@ fn commands_requests_and_refusals_are_recorded_and_survive_a_restart() {
     assert_eq!(as_ana(&server, "send orders private-body", "hunter3").code, 1);
     assert_eq!(as_ana(&server, "send orders private-body", "hunter2").code, 0);
     assert!(http(&server, "GET /?Action=ListQueues HTTP/1.1").contains("403"));
-    // A command beside the running server.
+    // A command that changes the credentials of the running server.
     let said = local(
         server.home.path(),
         &format!("user grant ana receive orders --data {}", data.display()),
@@ -118,7 +118,7 @@ fn commands_requests_and_refusals_are_recorded_and_survive_a_restart() {
 }
 
 #[test]
-fn a_flood_of_logins_is_counted_and_pushes_nothing_out() {
+fn many_failed_logins_are_counted_and_displace_no_other_records() {
     let (server, token) = start();
     server.ok(&format!("queue create orders --token {token}"));
     let attempts = 3000;

@@ -1,4 +1,4 @@
-//! Commands against a real server: what they write, and how they end.
+//! Commands against a real server: their output and exit codes.
 #![allow(clippy::unwrap_used)] // a test
 
 mod common;
@@ -80,7 +80,7 @@ fn a_queue_from_creation_to_removal() {
 }
 
 #[test]
-fn a_message_is_sent_looked_at_and_received() {
+fn a_message_is_sent_peeked_and_received() {
     let server = Server::start();
     expect![[r#"
         SEQ  ID
@@ -128,7 +128,7 @@ fn bodies_come_from_arguments_files_and_standard_input() {
     assert_eq!(server.ok("receive q --max 10 --raw"), "from stdin\nalso\nx\n{\"n\":1.50}\n");
     expect![[r#"
         --- stderr
-        error: -, line 1: unknown field `bdy`, expected one of `queue`, `topic`, `body`, `body_base64`, `session`, `id`, `dedup_id`, `key`, `subject`, `to`, `reply_to`, `reply_to_session`, `correlation_id`, `content_type`, `content_encoding`, `user_id`, `app_id`, `ttl_ms`, `priority`, `properties`, `session_from_key`, `delay_ms`, `at` at line 1 column 6; write {"body": …} on each line
+        error: -, line 1: unknown field `bdy`, expected one of `queue`, `topic`, `body`, `body_base64`, `session`, `id`, `dedup_id`, `key`, `more_keys`, `subject`, `to`, `reply_to`, `reply_to_session`, `correlation_id`, `content_type`, `content_encoding`, `user_id`, `app_id`, `ttl_ms`, `priority`, `properties`, `session_from_key`, `delay_ms`, `at` at line 1 column 6; write {"body": …} on each line
         --- exit 2
     "#]]
     .assert_eq(&server.run_with("send q --ndjson -", "{\"bdy\":1}").to_string());
@@ -163,7 +163,7 @@ fn generated_messages_are_sent_on_request() {
 }
 
 #[test]
-fn leases_are_kept_and_settled_by_hand() {
+fn kept_leases_are_settled_with_a_command() {
     let server = Server::start();
     server.ok("send q a --create");
     let kept: serde_json::Value =
@@ -185,7 +185,7 @@ fn leases_are_kept_and_settled_by_hand() {
 }
 
 #[test]
-fn dead_letters_are_shown_corrected_sent_back_written_out_and_dropped() {
+fn dead_letters_are_shown_resent_redriven_exported_and_purged() {
     let server = Server::start();
     server.ok("queue create q");
     server.ok("queue create other");
@@ -235,7 +235,7 @@ fn dead_letters_are_shown_corrected_sent_back_written_out_and_dropped() {
 }
 
 #[test]
-fn sessions_are_held_have_state_and_can_be_taken() {
+fn sessions_can_be_locked_have_state_and_can_be_broken() {
     let server = Server::start();
     server.ok("queue create q --sessions dynamic --lock 5m");
     server.ok("send q 1 --session s");
@@ -270,7 +270,7 @@ fn sessions_are_held_have_state_and_can_be_taken() {
 }
 
 #[test]
-fn tail_shows_what_arrives_and_locks_nothing() {
+fn tail_shows_new_messages_without_locking_them() {
     let server = Server::start();
     server.ok("send q old --create --count 3");
     server.ok("receive q");
@@ -278,7 +278,7 @@ fn tail_shows_what_arrives_and_locks_nothing() {
     tail.args(["tail", "q", "--max", "2", "--raw", "--every", "20ms"])
         .env("MALOTE_URL", &server.url);
     let tail = tail.stdout(std::process::Stdio::piped()).spawn().unwrap();
-    // It looks for the end first; what is sent meanwhile may fall before that.
+    // Tail starts at the end of the queue. A message sent before it has found the end is not shown.
     let tail = std::thread::spawn(move || tail.wait_with_output().unwrap());
     while !tail.is_finished() {
         server.ok("send q new");
@@ -296,7 +296,7 @@ fn tail_shows_what_arrives_and_locks_nothing() {
 }
 
 #[test]
-fn health_and_versions() {
+fn health_and_version_are_shown() {
     let server = Server::start();
     expect![[r#"
         ready     yes
@@ -320,7 +320,7 @@ fn health_and_versions() {
 }
 
 #[test]
-fn ctrl_c_ends_a_follower_and_frees_its_session() {
+fn ctrl_c_ends_receive_follow_and_releases_its_session() {
     let server = Server::start();
     server.ok("queue create q --sessions dynamic --lock 5m");
     server.ok("send q first --session s");
@@ -334,7 +334,7 @@ fn ctrl_c_ends_a_follower_and_frees_its_session() {
     std::io::BufRead::read_line(&mut out, &mut line).unwrap();
     assert_eq!(line, "first\n");
     assert_eq!(server.run("receive q --session s").code, 4, "it is held");
-    // It is written before it is settled.
+    // A message is written before it is settled.
     let completed = || {
         let json = server.ok("queue get q -o json");
         serde_json::from_str::<serde_json::Value>(&json).unwrap()["totals"]["completed"].clone()

@@ -1,4 +1,4 @@
-//! What goes wrong in the first minutes with a new tool, and what the command line says to it.
+//! Mistakes of new users, and the messages that help them.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test
 
 mod common;
@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use common::{Said, Server, local, malote, words};
+use common::{CommandOutput, Server, local, malote, words};
 
 #[test]
 fn standard_input_is_one_message() {
@@ -76,7 +76,7 @@ fn a_worker_uses_the_same_server_as_other_commands_and_prints_failures() {
     let url = &server.url;
     let mut command = malote(server.home.path());
     command.args(words(&format!("--url {url} work q --print --exit-when-idle 100ms")));
-    let said: Said = command.output().unwrap().into();
+    let said: CommandOutput = command.output().unwrap().into();
     assert_eq!(said.code, 0, "{said}");
 }
 
@@ -145,8 +145,8 @@ fn a_certificate_error_is_named() {
     assert_eq!(server.run(&format!("queue ls --url {url} --insecure")).code, 0);
 }
 
-/// Runs a command on a pseudo-terminal with that many columns.
-fn on_terminal(server: &Server, columns: u32, line: &str) -> Said {
+/// Runs a command on a pseudo-terminal with this many columns.
+fn on_terminal(server: &Server, columns: u32, line: &str) -> CommandOutput {
     let program = "import os,pty,sys,struct,fcntl,termios\n\
         pid,fd=pty.fork()\n\
         if pid==0:\n    os.read(0,1)\n    os.execv(sys.argv[2],sys.argv[2:])\n\
@@ -179,7 +179,7 @@ fn a_terminal_without_a_size_gets_whole_lines_and_ids_never_wrap() {
 }
 
 #[test]
-fn contexts_are_kept_in_a_private_file_and_used() {
+fn contexts_are_stored_in_a_private_file_and_used() {
     let server = Server::start();
     server.ok("queue create orders");
     let home = server.home.path();
@@ -229,7 +229,7 @@ fn commands_have_the_names_that_users_try() {
 }
 
 #[test]
-fn watch_shows_a_list_again_and_again() {
+fn watch_refreshes_a_list() {
     let server = Server::start();
     server.ok("queue create orders");
     let mut command = malote(server.home.path());

@@ -1,4 +1,4 @@
-//! Clients that mean no good, or do not know better: the server stays up, small, and useful to others.
+//! Hostile and broken clients: the server keeps running, uses little memory, and serves other clients.
 #![allow(clippy::unwrap_used)] // a test
 
 mod common;
@@ -24,19 +24,20 @@ fn post(path: &str, body: &str) -> String {
     )
 }
 
-/// Ten thousand sockets, or as many as this process is let have. Whoever opens them does so alone: they count together.
+/// The number of sockets to open: 10,000, or fewer if the process may not open as many. The guard makes sure that only one
+/// test at a time opens many sockets.
 fn may_open_many() -> (usize, MutexGuard<'static, ()>) {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
-    // What else is open, here and in the server, is less than that.
+    // Reserve for the other open files of this process and the server.
     let most = limit.maximum.map_or(u64::MAX, |most| most.saturating_sub(1000));
     (most.min(10_000) as usize, alone)
 }
 
-/// How many wait for a message of `orders`.
+/// The number of receivers that wait for a message of `orders`.
 fn waiting(server: &Server) -> usize {
     let queue = server.ok("queue get orders -o json --timeout 5m");
     let queue: serde_json::Value = serde_json::from_str(&queue).unwrap();
@@ -48,7 +49,7 @@ fn has_answer(stream: &TcpStream) -> bool {
 }
 
 #[test]
-fn ten_thousand_idle_connections_cost_little_and_keep_nobody_out() {
+fn ten_thousand_idle_connections_need_little_memory_and_block_no_one() {
     let (count, _alone) = may_open_many();
     let server = Server::start();
     server.ok("queue create orders");
@@ -66,7 +67,7 @@ fn ten_thousand_idle_connections_cost_little_and_keep_nobody_out() {
         .collect();
     server.ok("send orders hello --timeout 5m");
     assert!(server.ok("receive orders --timeout 5m").contains("hello"));
-    // Where memory is short, what is resident may become less.
+    // The resident size can shrink if the machine is short of memory.
     let grown = server.resident_mib().saturating_sub(before);
     assert!(grown < 400, "{count} idle connections cost {grown} MiB");
     drop(idle);
@@ -74,7 +75,7 @@ fn ten_thousand_idle_connections_cost_little_and_keep_nobody_out() {
 }
 
 #[test]
-fn waiting_receivers_take_nothing_when_they_go() {
+fn disconnected_receivers_get_no_messages() {
     let server = Server::start();
     server.ok("queue create orders");
     let receivers: Vec<TcpStream> = (0..100)
@@ -86,10 +87,10 @@ fn waiting_receivers_take_nothing_when_they_go() {
             stream
         })
         .collect();
-    // On a slow machine the first one's wait is over before the last one has come.
+    // On a slow machine, the first wait ends before the last receiver connects.
     while waiting(&server) < 100 && !has_answer(&receivers[0]) {}
     drop(receivers);
-    // Who goes is given nothing from when the server hears of it.
+    // A receiver gets no messages once the server has noticed that it disconnected.
     while waiting(&server) > 0 {}
     server.ok("send orders hello");
     assert!(server.ok("receive orders --wait 20s").contains("hello"));
@@ -115,28 +116,28 @@ fn ten_thousand_polls_of_sqs_wait_for_one_message() {
             Poll { stream, is_over: false }
         })
         .collect();
-    // On a slow machine the first one's wait is over before the last one has come.
+    // On a slow machine, the first wait ends before the last receiver connects.
     while waiting(&server) < count && !has_answer(&polls[0].stream) {}
     let grown = server.resident_mib().saturating_sub(before);
     assert!(grown < 600, "{count} waiting connections cost {grown} MiB");
 
     server.ok("send orders first");
     assert_eq!(receivers(&server, &mut polls, "first"), 1);
-    // Those who have gone take nothing, once the server has heard of it.
+    // Disconnected clients get no messages once the server has noticed it.
     polls.truncate(100);
     while waiting(&server) > 100 {}
     server.ok("send orders second");
     assert_eq!(receivers(&server, &mut polls, "second"), 1);
 }
 
-/// One who asks once, and waits.
+/// A client with one long poll.
 struct Poll {
     stream: TcpStream,
-    /// It had its answer, which may have been that there is nothing.
+    /// Whether the poll was answered, possibly without a message.
     is_over: bool,
 }
 
-/// How many got the message: those who wait, or whoever asks after all waits were over.
+/// The number of clients that got the message. If all polls have ended, another receive counts.
 fn receivers(server: &Server, polls: &mut [Poll], word: &str) -> usize {
     let mut seen = 0;
     while seen == 0 && polls.iter().any(|poll| !poll.is_over) {
@@ -151,7 +152,7 @@ fn receivers(server: &Server, polls: &mut [Poll], word: &str) -> usize {
 }
 
 #[test]
-fn a_reader_that_does_not_read_holds_no_memory() {
+fn a_client_that_does_not_read_uses_little_memory() {
     let server = Server::start();
     server.ok("queue create big");
     let body = "x".repeat(900 << 10);
@@ -171,7 +172,7 @@ fn a_reader_that_does_not_read_holds_no_memory() {
             stream
         })
         .collect();
-    // Ten answers of 9 MiB are written first, by a server that is not built to be fast.
+    // The debug build needs time to write ten answers of 9 MiB.
     server.ok("send big small --timeout 5m");
     server.ok("queue ls --timeout 5m");
     let grown = server.resident_mib().saturating_sub(before);
@@ -180,12 +181,12 @@ fn a_reader_that_does_not_read_holds_no_memory() {
 }
 
 #[test]
-fn bodies_beyond_the_limit_are_refused_before_they_are_read() {
+fn too_large_bodies_are_refused_before_they_are_read() {
     let server = Server::start();
     server.ok("queue create orders");
     let mut huge = server.connect();
     huge.write_all(b"POST /api/v1/queues/orders/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999\r\n\r\n").unwrap();
-    assert!(answer(&mut huge).starts_with("HTTP/1.1 413"), "a length alone is enough to refuse");
+    assert!(answer(&mut huge).starts_with("HTTP/1.1 413"), "the Content-Length alone is refused");
     let mut endless = server.connect();
     endless.write_all(b"POST /api/v1/queues/orders/messages HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n").unwrap();
     let chunk = format!("100000\r\n{}\r\n", "x".repeat(1 << 20));
@@ -202,7 +203,7 @@ fn bodies_beyond_the_limit_are_refused_before_they_are_read() {
 }
 
 #[test]
-fn noise_is_closed_and_forgotten() {
+fn connections_with_random_bytes_are_closed() {
     let server = Server::start();
     for noise in [
         &b"\0\0\0\0\0\0\0\0"[..],
@@ -213,7 +214,7 @@ fn noise_is_closed_and_forgotten() {
     ] {
         let mut stream = server.connect();
         stream.write_all(noise).unwrap();
-        // The server may have closed before we do, and then there is nothing left to shut.
+        // The server may have closed the connection already.
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = answer(&mut stream);
     }

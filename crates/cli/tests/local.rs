@@ -1,4 +1,4 @@
-//! What needs no server: users, settings, data directories, help.
+//! Commands that need no server: users, settings, data directories, help.
 #![allow(clippy::unwrap_used)] // a test
 
 mod common;
@@ -7,7 +7,7 @@ use common::{Server, local};
 use expect_test::expect;
 
 #[test]
-fn users_keys_and_tokens_live_in_the_data_directory() {
+fn users_keys_and_tokens_are_stored_in_the_data_directory() {
     let home = tempfile::tempdir().unwrap();
     let run = |line: &str| local(home.path(), line);
     assert!(run("user ls").err.contains("the server accepts every client"));
@@ -17,7 +17,7 @@ fn users_keys_and_tokens_live_in_the_data_directory() {
         the user has no permissions yet: `malote user grant ana send,receive 'orders-*'`
     "#]]
     .assert_eq(&run("user add ana --no-password").to_string());
-    // The form that a denied caller is told to use.
+    // The notation that the error of a denied request shows.
     expect![[r#"
         --- stderr
         `ana` may send,receive orders-*
@@ -40,7 +40,7 @@ fn users_keys_and_tokens_live_in_the_data_directory() {
     assert_eq!(run("user rm nobody").code, 3);
     assert_eq!(run("user add bob").code, 2, "nobody can be asked for a password");
     assert_eq!(run("user grant ana fly orders").code, 2);
-    assert_eq!(run("token add ci").code, 2, "a token must be for somebody or something");
+    assert_eq!(run("token add ci").code, 2, "a token needs a user or permissions");
     let token = run("token add ci --for ana -o name").out;
     assert!(token.trim().len() > 20, "{token}");
     expect![[r#"
@@ -57,7 +57,7 @@ fn users_keys_and_tokens_live_in_the_data_directory() {
 }
 
 #[test]
-fn a_server_with_users_lets_in_who_it_knows() {
+fn a_server_with_users_requires_credentials() {
     let home = tempfile::tempdir().unwrap();
     let data = home.path().join("data");
     let data = data.to_str().unwrap();
@@ -88,7 +88,7 @@ fn a_server_with_users_lets_in_who_it_knows() {
     let as_ana = |line: &str| {
         let mut command = common::malote(server.home.path());
         command.args(common::words(line)).args(["--url", &server.url, "--user", "ana"]);
-        common::Said::from(command.env("MALOTE_PASSWORD", "secret").output().unwrap())
+        common::CommandOutput::from(command.env("MALOTE_PASSWORD", "secret").output().unwrap())
     };
     assert_eq!(as_ana("send orders x").code, 0);
     assert_eq!(as_ana("queue ls -o name").out, "orders\n");
@@ -100,7 +100,7 @@ fn a_server_with_users_lets_in_who_it_knows() {
 }
 
 #[test]
-#[allow(clippy::disallowed_methods)] // files of the test's own
+#[allow(clippy::disallowed_methods)] // files of the test
 fn a_backup_of_a_running_server_is_restored_elsewhere() {
     let server = Server::start();
     server.ok("queue create orders --sessions dynamic");
@@ -193,10 +193,10 @@ fn settings_are_printed_with_their_origin_and_checked() {
 }
 
 #[test]
-fn serve_fails_with_one_sentence() {
+fn serve_reports_errors_in_one_sentence() {
     let server = Server::start();
     let data = server.home.path().join("data");
-    // Of all ports only the one that it is about: others may be somebody else's.
+    // Only the port under test: other programs may use the default ports.
     let alone = "serve --sqs off --amqp off --servicebus-admin off";
     let line = format!("{alone} --http 0 --data {}", data.display());
     let locked = local(server.home.path(), &line);
@@ -228,7 +228,7 @@ fn verify_reads_a_directory_and_finds_damage() {
     let found = json(&line);
     assert_eq!(found["ok"], true);
 
-    // One byte in the middle of what was written and synced.
+    // Flips one byte in the middle of the synced part.
     let segment =
         found["segments"].as_array().unwrap().iter().find(|s| s["state"] == "used").unwrap();
     let file = data.join(segment["file"].as_str().unwrap());
@@ -243,7 +243,7 @@ fn verify_reads_a_directory_and_finds_damage() {
     assert_eq!(local(home, "verify /no/such/directory").code, 3);
 }
 
-#[allow(clippy::disallowed_methods)] // a test breaks what it made
+#[allow(clippy::disallowed_methods)] // the test damages its own file
 fn flip(file: &std::path::Path, at: usize) {
     let mut bytes = std::fs::read(file).unwrap();
     bytes[at] ^= 1;
@@ -251,7 +251,7 @@ fn flip(file: &std::path::Path, at: usize) {
 }
 
 #[test]
-fn completions_and_help() {
+fn completions_and_help_are_printed() {
     let home = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish"] {
         let script = local(home.path(), &format!("completions {shell}"));

@@ -1,4 +1,4 @@
-//! `malote saga`: what workers do, on a server or with a database, seen from a shell.
+//! `malote saga`: sagas of workers, on a server or in a database.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test
 
 mod common;
@@ -47,7 +47,7 @@ async fn sagas_are_listed_and_shown() {
         malote.start_saga("order", id, &Order { cents }).await.unwrap();
     }
     let worker = Worker::of_saga(&malote, saga()).start().await.unwrap();
-    // One that failed for good has still to be taken back.
+    // A saga that failed permanently still has to be compensated.
     let settled = async || {
         let all = malote.sagas("order", 0, 10).await.unwrap().sagas;
         let is_settled = |(id, saga): &(String, SagaState)| match id.as_str() {
@@ -112,7 +112,7 @@ async fn sagas_in_a_database_are_listed_and_shown() {
     .await
     .unwrap();
     let run = |line: &str| local(home.path(), &format!("{line} --db sqlite:{}", file.display()));
-    // While the worker is at it, and from its end on.
+    // While the worker runs, and after its end.
     let all = run("saga ls order");
     for (id, words) in [
         ("free", ["compensated", "charge: NoTotal: an order costs something"]),
@@ -143,7 +143,7 @@ async fn sagas_in_a_database_are_listed_and_shown() {
     std::fs::write(&empty, "").unwrap();
     let none = local(home.path(), &format!("saga ls order --db sqlite:{}", empty.display()));
     assert!(none.code == 3 && none.err.contains("no worker keeps sagas"), "{none}");
-    // Whoever looks makes nothing.
+    // Reading creates no tables.
     let missing = home.path().join("missing.db");
     let none = local(home.path(), &format!("saga ls order --db sqlite:{}", missing.display()));
     assert_eq!(none.code, 1, "{none}");

@@ -145,7 +145,7 @@ fn a_topic_from_creation_to_removal() {
 }
 
 #[test]
-fn a_rule_is_tried_before_it_is_made() {
+fn a_rule_can_be_tested_before_it_is_created() {
     let server = Server::start();
     expect![[r#"
         matches   true
@@ -169,7 +169,7 @@ fn a_rule_is_tried_before_it_is_made() {
 }
 
 #[test]
-fn a_request_gets_its_answer() {
+fn a_request_gets_its_reply() {
     let server = Server::start();
     server.ok("queue create sums");
     std::thread::scope(|scope| {
@@ -191,13 +191,13 @@ fn a_request_gets_its_answer() {
     });
     let none = server.run("request sums x --wait 50ms");
     assert_eq!(none.code, 1);
-    assert!(none.err.contains("no answer came within 50 ms"), "{none}");
+    assert!(none.err.contains("no reply within 50 ms"), "{none}");
     assert_eq!(server.run("request missing x").code, 3);
     assert_eq!(server.run("request sums").code, 2);
 }
 
 #[test]
-fn what_was_sent_before_is_known_by_its_key() {
+fn duplicates_are_detected_by_their_key() {
     let server = Server::start();
     server.ok("queue create orders --dedup 1h");
     server.ok("send orders a --dedup-id k");

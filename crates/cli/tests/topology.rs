@@ -35,7 +35,7 @@ filter = { headers = { values = { vip = { "$type" = "null" } } } }
 "##;
 
 #[test]
-fn a_file_is_applied_once_and_written_back() {
+fn a_file_is_applied_once_and_exported_again() {
     let server = Server::start();
     let dry = server.run_with("apply - --dry-run", FILE);
     expect![[r#"
@@ -61,7 +61,7 @@ fn a_file_is_applied_once_and_written_back() {
         no changes
     "#]]
     .assert_eq(&server.run_with("apply -", FILE).to_string());
-    // Out and in again, in both forms; a queue of a connection does not stand in it.
+    // Export and apply again, in both formats. An exclusive queue is not exported.
     server.run("request orders x --wait 10ms");
     assert!(server.ok("queue ls -o name").contains("reply-"));
     for format in ["table", "json"] {
@@ -115,7 +115,7 @@ fn a_file_is_applied_once_and_written_back() {
 }
 
 #[test]
-fn what_differs_is_changed_and_what_cannot_be_is_refused() {
+fn differences_are_applied_and_impossible_changes_are_refused() {
     let server = Server::start();
     server.run_with("apply -", FILE);
     server.ok("send orders keep");
@@ -140,7 +140,7 @@ fn what_differs_is_changed_and_what_cannot_be_is_refused() {
         1
     );
     assert_eq!(server.ok("peek orders --raw"), "keep\n");
-    // Nothing of a file happens when a part of it cannot.
+    // Nothing is applied if one change is refused.
     let impossible = changed
         .replace("lock_ms = 90000", "lock_ms = 1\nsessions = \"dynamic\"")
         .replace("kind = \"headers\"", "kind = \"fanout\"");
@@ -165,7 +165,7 @@ fn what_differs_is_changed_and_what_cannot_be_is_refused() {
 }
 
 #[test]
-fn only_prune_removes_and_it_says_what() {
+fn only_prune_deletes_objects_and_lists_them() {
     let server = Server::start();
     server.run_with("apply -", FILE);
     let less =
@@ -192,11 +192,11 @@ fn only_prune_removes_and_it_says_what() {
 }
 
 #[test]
-fn files_that_make_no_sense_are_refused() {
+fn invalid_files_are_refused() {
     let server = Server::start();
     for (file, says) in [
-        ("[streams.a]", "streams: this version has none of these yet"),
-        ("{\"schedules\": {}}", "schedules: this version has none of these yet"),
+        ("[streams.a]", "streams: not supported by this version"),
+        ("{\"schedules\": {}}", "schedules: not supported by this version"),
         ("[queues.a]\nlok_ms = 5", "`lok_ms` is unknown"),
         ("queues", "expected"),
         ("{\"queues\": ", "not JSON"),
@@ -214,7 +214,7 @@ fn files_that_make_no_sense_are_refused() {
     assert!(server.run_with("apply -", circle).err.contains("no changes"));
 }
 
-/// The file leaves out what is the default: both sides must mean the same by that.
+/// The file leaves out default values, so both sides must have the same defaults.
 #[test]
 fn the_defaults_of_the_file_are_those_of_the_server() {
     let server = Server::start();

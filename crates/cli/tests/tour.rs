@@ -16,7 +16,7 @@ fn page(name: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// The `sh` blocks between the marks.
+/// The `sh` blocks between the tour markers.
 fn tour(page: &str) -> String {
     shell(page.split("<!-- tour -->").nth(1).unwrap().split("<!-- /tour -->").next().unwrap())
 }
@@ -43,7 +43,7 @@ fn block<'a>(page: &'a str, kind: &str) -> &'a str {
     page.split(&format!("```{kind}\n")).nth(1).unwrap().split("```").next().unwrap()
 }
 
-/// Runs a page's examples against a server of its own; what they wrote.
+/// Runs the examples of a page against its own server. Returns their output.
 fn run_page(name: &str, server: &Server) -> String {
     let script = shell(&page(name));
     assert!(script.lines().count() > 3, "the examples have gone:\n{script}");
@@ -76,10 +76,10 @@ fn the_guide_to_topics_runs() {
     let one = r#"{"id": 1}"#;
     assert_eq!(lines, [one, r#"{"id": 2}"#, one, r#"{"id": 3}"#], "{said}");
     assert!(said.contains("matches   true"), "{said}");
-    // Forwarded at last: into both subscriptions.
+    // Forwarded to both subscriptions.
     let large = server.ok("receive sales/Subscriptions/large --wait 20s --raw");
     assert_eq!(large, "{\"id\": 4}\n");
-    // The circle of the page, turned once by hand.
+    // One round of the cycle on the page.
     server.ok("send work try");
     assert_eq!(server.ok("receive work --raw --abandon"), "try\n");
     let later = server.ok("peek later -o json");
@@ -106,7 +106,7 @@ fn the_guide_to_the_file_runs() {
 }
 
 #[test]
-fn the_page_of_the_api_runs_as_far_as_it_needs_no_tokens() {
+fn the_api_page_runs_except_for_commands_with_tokens() {
     let server = Server::start();
     let text = page("docs/protocols/http.md");
     let script = shell(&text);
@@ -123,8 +123,8 @@ fn the_page_of_the_api_runs_as_far_as_it_needs_no_tokens() {
     }
 }
 
-/// A port that the system gives to nobody by itself, so that it is still free when the tour's server starts, and when
-/// it starts again.
+/// A port outside the range that the system assigns. It stays free until the tour starts its server, and while the
+/// server restarts.
 fn free_port() -> u16 {
     let first = 20_000 + (std::process::id() % 10_000) as u16;
     let mut ports = (first..30_000).chain(20_000..first);
@@ -137,7 +137,7 @@ fn the_tour_runs() {
     let address = format!("127.0.0.1:{}", free_port());
     let script = tour(&page("docs/tour.md"));
     assert!(script.lines().count() > 20, "the tour has gone:\n{script}");
-    // `-e` ends at the first line that fails; a server that is left over ends with the shell.
+    // `-e` stops at the first line that fails; the server ends with the shell.
     let script = format!(
         "trap 'kill -9 $! 2>/dev/null || true' EXIT\n{}",
         script.replace("127.0.0.1:8080", &address)
@@ -161,7 +161,7 @@ fn the_tour_runs() {
         .unwrap();
     let out = String::from_utf8_lossy(&output.stdout);
     let err = String::from_utf8_lossy(&output.stderr);
-    // The shell's own `wait` answers with the killed server's status.
+    // `wait` of the shell returns the status of the killed server.
     assert!(output.status.success(), "{}\n{out}\n--- stderr\n{err}", output.status);
     for seen in [
         "Hello again",

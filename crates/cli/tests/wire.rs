@@ -1,4 +1,4 @@
-//! The HTTP client against servers that are not what they should be, and against TLS.
+//! The HTTP client with broken servers, and with TLS.
 #![allow(clippy::unwrap_used)] // a test
 
 mod common;
@@ -10,7 +10,7 @@ use std::thread;
 use common::{Server, local};
 use expect_test::expect;
 
-/// Answers each connection with one prepared text and closes it; what was asked comes back at the end.
+/// Answers each connection with one prepared text and closes it. The thread returns the requests.
 fn fake(answers: Vec<&'static str>) -> (String, thread::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -40,9 +40,9 @@ fn without_port(text: &str, url: &str) -> String {
 }
 
 #[test]
-fn nobody_there() {
+fn a_missing_server_is_reported() {
     let home = tempfile::tempdir().unwrap();
-    // The near end of a connection has a port, on which nobody else listens for as long as it is open.
+    // The local port of an open connection: nothing else can listen on it.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let url = format!("http://{}", near.local_addr().unwrap());
@@ -59,7 +59,7 @@ fn nobody_there() {
 }
 
 #[test]
-fn something_else_there() {
+fn a_server_that_is_not_malote_is_reported() {
     let home = tempfile::tempdir().unwrap();
     let (url, _) = fake(vec!["HTTP/1.1 404 Not Found\r\ncontent-length: 9\r\n\r\nnot found"]);
     let said = local(home.path(), &format!("queue ls --url {url}"));
@@ -78,7 +78,7 @@ fn something_else_there() {
 }
 
 #[test]
-fn silence_has_an_end() {
+fn a_silent_server_times_out() {
     let home = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -93,7 +93,7 @@ fn silence_has_an_end() {
 }
 
 #[test]
-fn what_is_sent_says_who_and_what() {
+fn requests_have_credentials_and_a_user_agent() {
     let home = tempfile::tempdir().unwrap();
     let empty = "HTTP/1.1 200 OK\r\ncontent-length: 13\r\nconnection: close\r\n\r\n{\"queues\":[]}";
     let (url, asked) = fake(vec![empty]);
@@ -107,7 +107,7 @@ fn what_is_sent_says_who_and_what() {
 }
 
 #[test]
-fn a_problem_of_a_newer_server_shows_its_own_advice() {
+fn an_unknown_problem_is_shown_with_the_hint_of_the_server() {
     let home = tempfile::tempdir().unwrap();
     let problem = "HTTP/1.1 409 Conflict\r\nconnection: close\r\n\r\n\
         {\"code\":\"moon_in_the_way\",\"detail\":\"the moon is in the way\",\"fix\":\"Wait a little.\"}";
@@ -122,7 +122,7 @@ fn a_problem_of_a_newer_server_shows_its_own_advice() {
 }
 
 #[test]
-fn tls_is_checked_unless_told_otherwise() {
+fn certificates_are_verified_unless_insecure() {
     let server =
         Server::start_with(tempfile::tempdir().unwrap(), &["--tls-self-signed", "--tls-required"]);
     assert!(server.url.starts_with("https://"), "{}", server.url);

@@ -1,4 +1,4 @@
-//! `malote work`: commands and addresses as handlers, over both protocols.
+//! `malote work`: commands and HTTP endpoints as handlers, over the native connection and Service Bus.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test
 
 mod common;
@@ -8,12 +8,12 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Stdio;
 
-use common::{Said, Server, malote, words};
+use common::{CommandOutput, Server, local, malote, words};
 
-/// Long enough for any machine to find the next message.
+/// Long enough for a slow machine to fetch the next message.
 const IDLE: &str = "--exit-when-idle 10s";
 
-fn work(server: &Server, line: &str) -> Said {
+fn work(server: &Server, line: &str) -> CommandOutput {
     let mut command = malote(server.home.path());
     let broker = server.url.replace("http://", "malote://");
     command.args(words(line)).args(words(IDLE)).env("MALOTE_WORK_URL", broker);
@@ -51,7 +51,7 @@ fn an_exit_code_is_an_outcome() {
 }
 
 #[test]
-fn an_answer_is_an_outcome() {
+fn an_http_status_is_an_outcome() {
     let server = Server::start();
     server.ok("queue create orders");
     for body in ["good", "bad", "again"] {
@@ -64,7 +64,7 @@ fn an_answer_is_an_outcome() {
             let mut stream = stream.unwrap();
             let mut asked = Vec::new();
             let mut some = [0; 4096];
-            // The bodies are known: each request ends with one of them.
+            // Each request ends with one of the known bodies.
             let ends = |asked: &[u8]| {
                 ["good", "bad", "again"]
                     .iter()
@@ -91,7 +91,7 @@ fn an_answer_is_an_outcome() {
     assert!(said.err.contains("2 completed, 1 retried, 1 dead-lettered"), "{said}");
 }
 
-/// Three variables, as the program that this replaces has them, over AMQP 1.0.
+/// The three environment variables of a Service Bus worker, over AMQP 1.0.
 #[test]
 fn three_variables_drain_a_hundred_sessions_over_service_bus() {
     let mut server = Server::start();
@@ -105,7 +105,7 @@ fn three_variables_drain_a_hundred_sessions_over_service_bus() {
     command.args(words(&format!("work --print {IDLE}")));
     command.env("SERVICEBUS_CONNECTION_STRING", string);
     command.env("SERVICEBUS_QUEUE_NAME", "orders").env("WORKER_COUNT", "16");
-    let said: Said = command.output().unwrap().into();
+    let said: CommandOutput = command.output().unwrap().into();
     assert_eq!(said.code, 0, "{said}");
     assert!(said.err.contains("1000 completed, 0 retried, 0 dead-lettered"), "{}", said.err);
     let mut last: HashMap<String, u64> = HashMap::new();
@@ -120,7 +120,7 @@ fn three_variables_drain_a_hundred_sessions_over_service_bus() {
 }
 
 #[test]
-fn what_does_not_finish_in_time_goes_back_uncounted() {
+fn messages_of_unfinished_handlers_are_released_without_counting_an_attempt() {
     let server = Server::start();
     server.ok("queue create orders --sessions dynamic");
     server.ok("send orders slow --session ana");
@@ -141,4 +141,26 @@ fn what_does_not_finish_in_time_goes_back_uncounted() {
     let seen: serde_json::Value =
         serde_json::from_str(server.ok("peek orders -o ndjson").trim()).unwrap();
     assert_eq!((&seen["state"], &seen["failed"]), (&"ready".into(), &0.into()), "{seen}");
+}
+
+#[test]
+fn a_worker_signs_in_with_the_token_of_a_context() {
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data").display().to_string();
+    let added = local(home.path(), &format!("token add worker --admin --data {data} -o name"));
+    assert_eq!(added.code, 0, "{added}");
+    let token = added.out.trim().to_owned();
+    let server = Server::start_with(home, &[]);
+    let run = |line: &str| local(server.home.path(), line);
+    let context = format!("context add prod --url {} --token {token}", server.url);
+    assert_eq!(run(&context).code, 0);
+    assert_eq!(run("queue create orders").code, 0);
+    assert_eq!(run("send orders hello").code, 0);
+    let refused = run(&format!("work orders --print --url {}", server.url));
+    assert_ne!(refused.code, 0, "{refused}");
+    let worked = run(&format!("work orders --print {IDLE}"));
+    assert!(worked.code == 0 && worked.out.contains("hello"), "{worked}");
+    let in_url = server.url.replace("http://", &format!("malote://{token}@"));
+    let worked = run(&format!("work orders --print --exit-when-idle 100ms --broker {in_url}"));
+    assert_eq!(worked.code, 0, "{worked}");
 }

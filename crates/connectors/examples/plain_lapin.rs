@@ -1,5 +1,5 @@
-//! A plain lapin consumer, to measure ours beside: `plain_lapin URL MESSAGES PREFETCH` fills a quorum queue, empties it with
-//! an acknowledgement for each message, and prints how fast that was.
+//! A plain lapin consumer, as a baseline for benchmarks. `plain_lapin URL MESSAGES PREFETCH` fills a quorum queue,
+//! consumes it with one acknowledgement per message, and prints the rate.
 #![allow(clippy::disallowed_methods)] // it measures time
 
 use std::time::Instant;
@@ -22,8 +22,8 @@ const FILL_BATCH: usize = 1000;
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let url = args.next().ok_or("usage: plain_lapin URL MESSAGES PREFETCH")?;
-    let messages: usize = args.next().ok_or("how many messages?")?.parse()?;
-    let prefetch: u16 = args.next().ok_or("how many in hand at once?")?.parse()?;
+    let messages: usize = args.next().ok_or("the number of messages is missing")?.parse()?;
+    let prefetch: u16 = args.next().ok_or("the prefetch count is missing")?.parse()?;
     let connection = Connection::connect(&url, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };

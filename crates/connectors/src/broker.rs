@@ -1,8 +1,8 @@
-//! What a worker asks of a broker, and what it gets.
+//! The interface between workers and brokers.
 //!
-//! Pull, in batches: a connector of a broker that pushes keeps what was pushed within the credit it gave. Every call
-//! may be dropped while it waits and takes no message and no session with it. Deadlines are the broker's; a worker
-//! counts a lock from the moment in which it heard of it.
+//! Workers fetch in batches. A connector for a broker that pushes buffers messages up to the credit that it granted.
+//! Every call may be dropped while it waits, without losing a message or a session. The broker decides deadlines; a
+//! worker counts the time of a lock from when it received the lock.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,173 +10,178 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use malote_model::{
-    Address, LeaseToken, Message, QueueName, QueueSpec, Seq, SessionId, Settlement, Timestamp,
+    Address, LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement,
+    Timestamp,
 };
 
 use crate::capabilities::Capabilities;
 use crate::depth::Depth;
+use crate::system;
 
-/// A call under way.
-pub type Doing<'a, T> = Pin<Box<dyn Future<Output = Result<T, BrokerError>> + Send + 'a>>;
+/// The future of a call to a broker.
+pub type BrokerFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, BrokerError>> + Send + 'a>>;
 
-/// A broker: send, fetch, settle, renew, hold sessions.
+/// A message broker.
 pub trait Broker: Send + Sync + 'static {
-    /// What it can do.
+    /// The capabilities of this broker.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Makes the queue, or finds it just as asked.
-    fn declare(&self, queue: &QueueName, spec: QueueSpec) -> Doing<'_, ()>;
+    /// Creates the queue, or checks that it exists with these settings.
+    fn declare(&self, queue: &QueueName, spec: QueueSpec) -> BrokerFuture<'_, ()>;
 
-    /// Sends durably: all or none where the broker can; else in order, and of an error nobody knows how far it came.
-    fn send(&self, messages: Vec<(Address, Message)>) -> Doing<'_, Vec<Sent>>;
+    /// Sends messages durably. All or none if the broker can; otherwise in order, and after an error an unknown
+    /// prefix may have been sent.
+    fn send(&self, messages: Vec<(Address, Message)>) -> BrokerFuture<'_, Vec<Sent>>;
 
-    /// Messages of a queue without sessions, or of any of its sessions one at a time.
-    fn open(&self, queue: &QueueName, lock: Duration) -> Doing<'_, Box<dyn Source>>;
+    /// Opens a queue for receiving. With sessions, each session delivers one message at a time.
+    fn open(&self, queue: &QueueName, lock: Duration) -> BrokerFuture<'_, Box<dyn Source>>;
 
-    /// Holds a session: by name, or the next that is ready within `wait`. None is no error.
+    /// Holds a session: the named one, or the next that becomes ready within `wait`. None if no session became ready.
     fn accept(
         &self,
         queue: &QueueName,
         session: Option<SessionId>,
         lock: Duration,
         wait: Duration,
-    ) -> Doing<'_, Option<Box<dyn Source>>>;
+    ) -> BrokerFuture<'_, Option<Box<dyn Source>>>;
 
-    /// Ends leases, each on its own outcome, one answer for each in order.
+    /// Settles leases, one result for each in order.
     fn settle(
         &self,
         queue: &QueueName,
         items: Vec<Settle>,
-    ) -> Doing<'_, Vec<Result<(), BrokerError>>>;
+    ) -> BrokerFuture<'_, Vec<Result<(), BrokerError>>>;
 
-    /// Prolongs leases or holds by `lock` from now, one answer for each in order.
+    /// Extends leases or holds to `lock` from now, one result for each in order.
     fn renew(
         &self,
         queue: &QueueName,
         leases: Vec<LeaseToken>,
         lock: Duration,
-    ) -> Doing<'_, Vec<Result<(), BrokerError>>>;
+    ) -> BrokerFuture<'_, Vec<Result<(), BrokerError>>>;
 
-    /// The state of a session in hand.
-    fn state(&self, queue: &QueueName, held: &Held) -> Doing<'_, Option<Bytes>>;
+    /// The state of a held session.
+    fn state(&self, queue: &QueueName, held: &SessionHold) -> BrokerFuture<'_, Option<Bytes>>;
 
-    /// The state of any session, for whoever looks.
-    fn look_at_state(&self, queue: &QueueName, session: &SessionId) -> Doing<'_, Option<Bytes>> {
+    /// The state of any session, held or not.
+    fn peek_state(
+        &self,
+        queue: &QueueName,
+        session: &SessionId,
+    ) -> BrokerFuture<'_, Option<Bytes>> {
         let (_, _) = (queue, session);
         let broker = self.capabilities().broker;
-        Box::pin(async move { Err(no_look(broker)) })
+        Box::pin(async move { Err(cannot_inspect_sessions(broker)) })
     }
 
-    /// Some sessions of a queue that have something, in no order that means anything, and from where to go on. Those
-    /// that come or go meanwhile may be missed or seen twice.
-    fn look_at_sessions(
+    /// Sessions with messages, a hold or a state, in no particular order, and the position for the next call.
+    /// Sessions that are created or removed meanwhile may be missing or listed twice.
+    fn list_sessions(
         &self,
         queue: &QueueName,
         from: u32,
         max: usize,
-    ) -> Doing<'_, (Vec<SessionId>, Option<u32>)> {
+    ) -> BrokerFuture<'_, (Vec<SessionId>, Option<u32>)> {
         let (_, _, _) = (queue, from, max);
         let broker = self.capabilities().broker;
-        Box::pin(async move { Err(no_look(broker)) })
+        Box::pin(async move { Err(cannot_inspect_sessions(broker)) })
     }
 
-    /// The time by which deadlines are told: the broker's own if it is in this process, else this machine's.
-    #[allow(clippy::disallowed_methods)] // this is the door
+    /// The time that deadlines refer to: the broker's if it runs in this process, otherwise this machine's.
     fn now(&self) -> Timestamp {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        Timestamp(since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
+        system::now()
     }
 
-    /// What a queue holds, for whoever scales workers. Costs the same whatever that is.
-    fn depth(&self, _queue: &QueueName) -> Doing<'_, Depth> {
+    /// Counts the messages of a queue, to decide how many workers it needs. The cost does not depend on the backlog.
+    fn depth(&self, _queue: &QueueName) -> BrokerFuture<'_, Depth> {
         let broker = self.capabilities().broker;
-        let (what, fix) = ("count of what waits", "scale by how busy workers are");
+        let (what, fix) = ("queue depth", "scale by how busy the workers are");
         Box::pin(async move { Err(BrokerError::Unsupported { broker, what, fix }) })
     }
 
-    /// An orderly end: what is out comes back uncounted.
-    fn close(&self) -> Doing<'_, ()>;
+    /// Closes the connection. Leased messages return to their queues, uncounted.
+    fn close(&self) -> BrokerFuture<'_, ()>;
 }
 
-fn no_look(broker: &'static str) -> BrokerError {
-    let fix = "keep what must be seen in your own database";
-    BrokerError::Unsupported { broker, what: "way to look at sessions", fix }
+fn cannot_inspect_sessions(broker: &'static str) -> BrokerError {
+    let fix = "keep data that others must read in your own database";
+    BrokerError::Unsupported { broker, what: "way to inspect sessions", fix }
 }
 
-/// Where messages come from: a queue, or a session in hand.
+/// A source of messages: a queue, or a held session.
 pub trait Source: Send + Sync {
-    /// The session, if it is one.
-    fn held(&self) -> Option<&Held>;
+    /// The hold, if this is a held session.
+    fn held(&self) -> Option<&SessionHold>;
 
-    /// At least one message, or none once `wait` is over; no wait asks what is there now, as far as the broker can
-    /// tell within a round trip.
-    fn fetch(&self, max: u32, wait: Duration) -> Doing<'_, Vec<Delivery>>;
+    /// Fetches up to `max` messages. Returns as soon as there is one, or nothing after `wait`. Without a wait, it
+    /// returns the messages that are ready now, as far as the broker can tell within a round trip.
+    fn fetch(&self, max: u32, wait: Duration) -> BrokerFuture<'_, Vec<Delivery>>;
 
-    /// Lets go: of the session, and of what was fetched ahead and not handed out, uncounted. Settlements that were
-    /// asked for before still count. Dropping it does the same without waiting.
-    fn close(self: Box<Self>) -> Doing<'static, ()>;
+    /// Releases the session and all messages that were prefetched but not fetched, uncounted. Settlements requested
+    /// before still take effect. Dropping the source does the same without waiting.
+    fn close(self: Box<Self>) -> BrokerFuture<'static, ()>;
 }
 
-/// A session in hand.
+/// A held session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// Which.
+pub struct SessionHold {
+    /// The id of the held session.
     pub session: SessionId,
-    /// Proof, and what to renew.
+    /// The token that proves the hold and renews it.
     pub hold: LeaseToken,
-    /// Grows with every hold of this session: what the writes of an old holder are told from a new one's by.
+    /// Grows with every hold of this session. It distinguishes writes of the holder from those of earlier holders.
     pub epoch: u64,
 }
 
-/// A message in hand.
+/// A leased message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delivery {
-    /// Its place in the queue.
+    /// The sequence number in the queue.
     pub seq: Seq,
-    /// Proof of the lease. Under a hold, the hold's deadline counts.
+    /// The token of the lease. In a held session, the deadline of the hold applies.
     pub lease: LeaseToken,
-    /// Grants so far, this one included.
+    /// Deliveries so far, including this one.
     pub receives: u32,
     /// Failed deliveries so far.
     pub failed: u32,
-    /// When it entered the queue.
+    /// When the message was added to the queue.
     pub enqueued_at: Timestamp,
-    /// Nothing was ready behind it in its session in hand. More may have come since; a broker that cannot tell never
-    /// says so.
+    /// The held session had no more ready messages after this one. Others may have arrived since. Always false for
+    /// brokers that do not report it.
     pub last: bool,
-    /// Reason and text, of a dead letter.
+    /// The reason and description of a dead letter.
     pub dead: Option<(String, String)>,
-    /// As sent, with what was laid over it since.
+    /// The message as sent, with changes made since.
     pub message: Message,
 }
 
-/// How one lease ends.
+/// The settlement of one lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settle {
-    /// Which.
+    /// The lease to settle.
     pub lease: LeaseToken,
-    /// How.
+    /// How to settle it: complete, abandon, defer or dead-letter.
     pub settlement: Settlement,
-    /// A session's state that changes with it or not at all.
+    /// A new state of the session, set atomically with the settlement.
     pub state: Option<NewState>,
 }
 
 impl Settle {
-    /// The work is done.
+    /// Completes a message.
     pub fn complete(lease: LeaseToken) -> Self {
         Self { lease, settlement: Settlement::Complete, state: None }
     }
 
-    /// It was not tried.
+    /// Returns a message that was not tried.
     pub fn release(lease: LeaseToken) -> Self {
         Self { lease, settlement: Settlement::Release { delay_ms: 0 }, state: None }
     }
 }
 
-/// A new state of a session in hand; no bytes clear it.
+/// A new state of a held session; None clears it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewState {
-    /// Proof of the hold.
+    /// The token of the hold.
     pub hold: LeaseToken,
     /// The state.
     pub state: Option<Bytes>,
@@ -185,51 +190,51 @@ pub struct NewState {
 /// A message that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Its place in the queue, if it has one.
+    /// The sequence number, if the broker assigns one.
     pub seq: Seq,
-    /// The sender's id, or the one that was given.
+    /// The sender's id, or a generated one.
     pub message_id: String,
-    /// It was sent before: nothing was stored.
+    /// The message is a duplicate and was not stored.
     pub duplicate: bool,
 }
 
-/// Why an answer is not the one asked for.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BrokerError {
-    /// The lease or hold is over, or its message was settled already. Somebody else may have it.
+    /// The lease or hold has ended, or the message is already settled. Another worker may have it.
     #[error("the lock is lost: it ran out, was released or was settled already")]
     LockLost,
-    /// Asking again will not help.
+    /// The request was refused. Repeating it does not help.
     #[error("{text}")]
     Refused {
-        /// A stable word.
+        /// A stable error code.
         code: String,
         /// What happened, and what to change.
         text: String,
     },
-    /// Nothing happened; it may work a little later.
+    /// Nothing happened. The same request may succeed later.
     #[error("{text}")]
     Busy {
-        /// What is in the way.
+        /// Why the broker is busy.
         text: String,
     },
-    /// The broker did not answer: the outcome is unknown.
+    /// The broker did not answer, so the outcome is unknown.
     #[error("the broker cannot be reached: {text}")]
     Unreachable {
-        /// What was seen.
+        /// The error of the connection or the request.
         text: String,
     },
-    /// This broker has no such thing.
+    /// The broker does not support this.
     #[error("{broker} has no {what}: {fix}")]
     Unsupported {
-        /// Which broker.
+        /// The name of the broker.
         broker: &'static str,
-        /// What.
+        /// The missing feature.
         what: &'static str,
         /// What to do instead.
         fix: &'static str,
     },
-    /// It was closed by its user.
+    /// The caller has closed the connection.
     #[error("the connection to the broker was closed")]
     Closed,
 }
@@ -238,5 +243,26 @@ impl BrokerError {
     /// Whether the same call may succeed later.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Busy { .. } | Self::Unreachable { .. })
+    }
+}
+
+impl From<Refusal> for BrokerError {
+    fn from(refusal: Refusal) -> Self {
+        let text = refusal.to_string();
+        match refusal {
+            Refusal::LeaseLost { .. } => Self::LockLost,
+            Refusal::Busy
+            | Refusal::DiskFull
+            | Refusal::NoSegment { .. }
+            | Refusal::BoundReached { .. } => Self::Busy { text },
+            Refusal::SessionHeld { .. } => Self::Refused { code: "session_held".into(), text },
+            Refusal::QueueNotFound { .. } => Self::Refused { code: "queue_not_found".into(), text },
+            Refusal::QueueDiffers { .. } => Self::Refused { code: "queue_differs".into(), text },
+            Refusal::SessionRequired { .. } => {
+                Self::Refused { code: "session_required".into(), text }
+            }
+            Refusal::NoSessions { .. } => Self::Refused { code: "no_sessions".into(), text },
+            _ => Self::Refused { code: "refused".into(), text },
+        }
     }
 }

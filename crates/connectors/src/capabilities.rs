@@ -1,16 +1,16 @@
-//! What a broker can do, as data: workers compare it with what they need, the contract suite and the table in
-//! docs/reference/connectors.md are made from it.
+//! The capabilities of each broker, as data. Workers compare them with their needs. The contract suite and the table in
+//! docs/reference/connectors.md are generated from them.
 
 use std::fmt;
 
-/// What a delayed retry holds back so that order is kept.
+/// What a delayed retry holds back to keep the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryHold {
     /// The message's own session.
     Session,
     /// All sessions that share its partition.
     Partition,
-    /// Nothing: order is given up.
+    /// Nothing: the order is not kept.
     Nothing,
 }
 
@@ -26,37 +26,37 @@ impl fmt::Display for RetryHold {
 
 macro_rules! capabilities {
     ($($(#[$doc:meta])+ $name:ident $variant:ident $title:literal => $fix:literal;)+) => {
-        /// What a broker can do.
+        /// The capabilities of a broker.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Capabilities {
-            /// The broker's name, for messages.
+            /// The broker's name, for errors.
             pub broker: &'static str,
             /// What a delayed retry holds back.
             pub retry_hold: RetryHold,
             $($(#[$doc])+ pub $name: bool,)+
         }
 
-        /// One thing that a broker can do or cannot.
+        /// A feature that a broker has or lacks.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Capability { $($(#[$doc])+ $variant,)+ }
 
         impl Capability {
-            /// All of them, in the order of the table.
+            /// All capabilities, in the order of the table.
             pub const ALL: &'static [Capability] = &[$(Self::$variant),+];
 
-            /// A few words for it.
+            /// A short description.
             pub fn title(self) -> &'static str {
                 match self { $(Self::$variant => $title,)+ }
             }
 
-            /// What to do where it is missing.
+            /// What to do if the broker lacks it.
             pub fn fix(self) -> &'static str {
                 match self { $(Self::$variant => $fix,)+ }
             }
         }
 
         impl Capabilities {
-            /// Whether it can do this.
+            /// Whether the broker has a capability.
             pub fn has(&self, what: Capability) -> bool {
                 match what { $(Capability::$variant => self.$name,)+ }
             }
@@ -65,56 +65,60 @@ macro_rules! capabilities {
 }
 
 capabilities! {
-    /// Queues can be declared through it.
-    declare Declare "declare queues" => "make the queue with the broker's own tools";
-    /// Sessions: exclusive holds, FIFO within each, accept-next.
+    /// Queues can be declared through the connector.
+    declare Declare "declare queues" => "create the queue with the broker's own tools";
+    /// Sessions: exclusive holds, FIFO order within each, accept-next.
     sessions Sessions "sessions" => "use a worker without sessions, or another broker";
-    /// The next ready session is found by waiting, and given in the order in which sessions became ready.
-    fair_sessions FairSessions "sessions in turn" => "expect that a busy session is served for longer";
-    /// Whoever receives says how long its locks last.
-    choose_lock ChooseLock "locks as long as the worker says" => "give the worker the queue's own lock";
+    /// Ready sessions are accepted in the order in which they became ready, and an accept waits for one.
+    fair_sessions FairSessions "fair sessions" => "expect busy sessions to be served for longer";
+    /// The receiver chooses how long its locks last.
+    choose_lock ChooseLock "lock duration chosen by the worker" => "set the worker's lock to that of the queue";
     /// Sessions have a state.
     session_state SessionState "session state" => "keep the state in your own database";
-    /// The state changes in the same step as a settlement.
+    /// The state changes atomically with a settlement.
     state_with_settle StateWithSettle "state and settlement in one step" => "keep the state in your own database, with an inbox; sagas with `Worker::of_saga_in`";
-    /// Locks of messages and sessions can be prolonged.
+    /// Locks of messages and sessions can be renewed.
     renew Renew "renew locks" => "let handlers end within the queue's lock";
-    /// A message that was not tried goes back uncounted.
-    release Release "give back uncounted" => "expect a counted attempt at every shutdown";
-    /// A failed message comes back after a delay that survives everything.
+    /// A message that was not tried can be returned without counting a failure.
+    release Release "release without counting a failure" => "expect a counted attempt at every shutdown";
+    /// A failed message is redelivered after a durable delay.
     delay Delay "durable delay of a retry" => "set the retry's backoff to none";
-    /// Messages can be sent for later.
-    schedule Schedule "send later" => "send when it is time";
-    /// A message can be dead-lettered with a reason, and read there.
+    /// Messages can be scheduled.
+    schedule Schedule "scheduled messages" => "send the message when it is due";
+    /// A message can be dead-lettered with a reason, and dead letters can be received.
     dead_letter DeadLetter "dead letters with reason" => "give the queue a dead-letter target with the broker's own tools";
-    /// Properties can be laid over a failed message: the history of its attempts.
-    changes Changes "history on the message" => "expect a dead letter to show its last error only";
-    /// A message id that was sent before is not stored again, where the queue asks for it.
+    /// Properties of a failed message can be changed, to store the history of its attempts.
+    changes Changes "history on the message" => "expect a dead letter to show only its last error";
+    /// Within a window, a message with the same id is not stored again, if the queue is set so.
     dedup Dedup "de-duplication window" => "make handlers exactly-once with an inbox";
-    /// Several sends happen together or not at all.
-    atomic_send AtomicSend "all or nothing over queues" => "send through an outbox";
-    /// Leases end when the worker vanishes, not when their lock runs out.
-    bound_leases BoundLeases "recovery as soon as a worker is gone" => "shorten the queue's lock";
+    /// Several sends take effect together or not at all.
+    atomic_send AtomicSend "atomic sends to several queues" => "send through an outbox";
+    /// Leases end when the worker is gone, before their locks expire.
+    bound_leases BoundLeases "redelivery as soon as a worker is gone" => "shorten the queue's lock";
 }
 
 impl Capabilities {
-    /// Refuses what is missing of all this, with what to change.
-    pub fn require(&self, needs: &[Capability]) -> Result<(), Missing> {
+    /// Checks that the broker has all these capabilities. The error says what to change.
+    pub fn require(&self, needs: &[Capability]) -> Result<(), MissingCapabilities> {
         let missing: Vec<_> = needs.iter().copied().filter(|&need| !self.has(need)).collect();
-        if missing.is_empty() { Ok(()) } else { Err(Missing { broker: self.broker, missing }) }
+        if missing.is_empty() {
+            Ok(())
+        } else {
+            Err(MissingCapabilities { broker: self.broker, missing })
+        }
     }
 }
 
-/// A worker needs what its broker has not.
+/// A worker needs capabilities that its broker lacks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Missing {
-    /// Which broker.
+pub struct MissingCapabilities {
+    /// The broker's name.
     pub broker: &'static str,
-    /// What it has not.
+    /// The missing capabilities.
     pub missing: Vec<Capability>,
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for MissingCapabilities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} cannot do what this worker needs", self.broker)?;
         for what in &self.missing {
@@ -130,9 +134,9 @@ mod tests {
 
     use super::*;
 
-    /// `UPDATE_EXPECT=1 cargo test -p malote-connectors` writes the page anew.
+    /// `UPDATE_EXPECT=1 cargo test -p malote-connectors` regenerates the page.
     #[test]
-    fn the_reference_page_is_the_table() {
+    fn the_reference_page_is_up_to_date() {
         let all = [
             ("`embedded:DIR`", crate::embedded::CAPABILITIES),
             ("`malote://`", crate::native::CAPABILITIES),
@@ -141,13 +145,12 @@ mod tests {
             ("`servicebus://`", crate::servicebus::broker::CAPABILITIES),
         ];
         let mut page = String::from(
-            "# What each broker can do\n\nWritten by `UPDATE_EXPECT=1 cargo test -p malote-connectors`; \
-             `crates/connectors/src/capabilities.rs` is the source, and the contract suite in \
-             `crates/connectors/tests/contract` holds each connector to it. A worker that needs what its broker cannot do \
-             is refused when it starts.\n\n| | ",
+            "# What each broker can do\n\nGenerated from `crates/connectors/src/capabilities.rs` by \
+             `UPDATE_EXPECT=1 cargo test -p malote-connectors`. The contract suite in `crates/connectors/tests/contract` \
+             tests each connector against it. A worker that needs a missing capability does not start.\n\n| | ",
         );
         let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
-        let _ = writeln!(page, "{} | where it is missing |", names.join(" | "));
+        let _ = writeln!(page, "{} | if it is missing |", names.join(" | "));
         let _ = writeln!(page, "|---|{}---|", "---|".repeat(all.len()));
         for &what in Capability::ALL {
             let has = all.iter().map(|(_, can)| if can.has(what) { "yes" } else { "no" });
@@ -160,10 +163,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_what_to_change() {
-        let few = Capabilities { delay: false, ..crate::embedded::CAPABILITIES };
-        few.require(&[Capability::Renew]).unwrap();
-        let error = few.require(&[Capability::Delay, Capability::Renew]).unwrap_err().to_string();
+    fn a_missing_capability_is_named_with_what_to_change() {
+        let capabilities = Capabilities { delay: false, ..crate::embedded::CAPABILITIES };
+        capabilities.require(&[Capability::Renew]).unwrap();
+        let error =
+            capabilities.require(&[Capability::Delay, Capability::Renew]).unwrap_err().to_string();
         assert!(error.contains("durable delay") && error.contains("backoff to none"), "{error}");
     }
 }

@@ -1,37 +1,38 @@
-//! How much waits in a queue, as whoever scales workers looks at it.
+//! Counts of a queue's messages and sessions, to decide how many workers it needs.
 //!
-//! Numbers that the broker keeps anyway, or counts up to a bound: asking costs the same whatever a queue holds.
+//! The broker keeps these numbers anyway or counts up to a bound, so the cost does not depend on the backlog.
 
 use std::time::Duration;
 
-/// What a queue holds.
+/// The depth of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Depth {
-    /// Waiting for a worker.
+    /// Messages that can be delivered now.
     pub ready: u64,
-    /// Not yet due.
+    /// Messages that are not due yet.
     pub delayed: u64,
-    /// Out to workers.
+    /// Messages leased by workers.
     pub in_flight: u64,
-    /// For how long the oldest has waited.
+    /// The age of the oldest ready message.
     pub oldest: Duration,
-    /// Messages that came in since a moment that stays the same; none where nobody counts them.
+    /// Messages sent since some fixed time; None if the broker does not count them.
     pub sent: Option<u64>,
-    /// Nothing is given out at present, by somebody's word.
+    /// Delivery is paused.
     pub paused: bool,
-    /// Of a queue with sessions, where somebody counts those.
+    /// For a queue with sessions, if the broker counts them.
     pub sessions: Option<SessionDepth>,
-    /// It has sessions and nobody counts them: messages do not say how many workers it needs.
+    /// The queue has sessions that the broker does not count. Then the number of messages does not show how many
+    /// workers are needed.
     pub uncounted_sessions: bool,
 }
 
-/// Sessions of a queue.
+/// Counts of a queue's sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionDepth {
-    /// With work, and nobody holds them.
+    /// Ready and not held.
     pub runnable: u64,
-    /// A worker holds them.
+    /// Held by a worker.
     pub held: u64,
-    /// Neither: their first message is delayed, or they have only a state.
+    /// Neither: the first message is delayed, or there is only a state.
     pub other: u64,
 }

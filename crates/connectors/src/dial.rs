@@ -1,4 +1,4 @@
-//! A stream to a server: TCP, and TLS over it.
+//! Opens TCP streams to servers, with or without TLS.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Where distributions keep what they trust.
+/// Files with the system's trusted certificates, on various distributions.
 const SYSTEM_BUNDLES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -20,45 +20,49 @@ const SYSTEM_BUNDLES: [&str; 5] = [
     "/opt/homebrew/etc/ca-certificates/cert.pem",
 ];
 
-/// How a stream is protected.
+/// The TLS settings of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Tls {
-    /// Not at all: emulators, and brokers on this machine.
+pub enum TlsMode {
+    /// No TLS: for emulators, and brokers on this machine.
     Off,
-    /// By a certificate that the system trusts; the environment's `SSL_CERT_FILE` names another bundle.
+    /// TLS with the system's trusted certificates, or those in the file named by `SSL_CERT_FILE`.
     System,
-    /// By one that the system or these authorities vouch for, in PEM form.
+    /// Also trusts these certificates, in PEM form.
     #[cfg_attr(not(feature = "servicebus"), allow(dead_code))]
     Authority(Vec<u8>),
-    /// The same, in a file that is read with every connection.
+    /// Also trusts the certificates in this PEM file, which is read for every connection.
     AuthorityFile(PathBuf),
 }
 
-/// Why there is no stream.
+/// Why no stream could be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DialError {
-    /// It may work later.
+    /// The same attempt may succeed later.
     Unreachable(String),
-    /// Not as it is set up.
-    Wrong(String),
+    /// The settings must be changed.
+    Misconfigured(String),
 }
 
-/// Any stream.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
 
-/// Connects once, for as long as it takes.
-pub(crate) async fn dial(host: &str, port: u16, tls: &Tls) -> Result<Box<dyn Stream>, DialError> {
+/// Connects once, without a timeout.
+pub(crate) async fn dial(
+    host: &str,
+    port: u16,
+    tls: &TlsMode,
+) -> Result<Box<dyn ByteStream>, DialError> {
     let unreachable = |error: std::io::Error| DialError::Unreachable(error.to_string());
     let tcp = TcpStream::connect((host, port)).await.map_err(unreachable)?;
-    // Frames are put together before they are written; waiting for more only delays them.
+    // Frames are combined before they are written, so waiting for more would only delay them.
     let _ = tcp.set_nodelay(true);
-    let Some(connector) = connector(tls).map_err(DialError::Wrong)? else {
+    let Some(connector) = tls_connector(tls).map_err(DialError::Misconfigured)? else {
         return Ok(Box::new(tcp));
     };
-    let name = ServerName::try_from(host.to_owned())
-        .map_err(|_| DialError::Wrong(format!("`{host}` cannot have a certificate")))?;
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| {
+        DialError::Misconfigured(format!("`{host}` is not a valid host name for TLS"))
+    })?;
     let handshake = |error: std::io::Error| {
         let of_tls = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
         match of_tls {
@@ -71,15 +75,15 @@ pub(crate) async fn dial(host: &str, port: u16, tls: &Tls) -> Result<Box<dyn Str
     Ok(Box::new(connector.connect(name, tcp).await.map_err(handshake)?))
 }
 
-/// The bundle of what the system trusts.
+/// The file with the system's trusted certificates.
 fn system_bundle() -> Option<PathBuf> {
     let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
     let usual = SYSTEM_BUNDLES.iter().map(PathBuf::from);
     named.into_iter().chain(usual).find(|path| path.exists())
 }
 
-/// Text with its %XX read.
-pub(crate) fn unescaped(text: &str) -> Option<String> {
+/// Decodes percent escapes; None if one is invalid.
+pub(crate) fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -94,13 +98,29 @@ pub(crate) fn unescaped(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// What makes streams that are protected like this; none if they are not to be.
-pub(crate) fn connector(tls: &Tls) -> Result<Option<TlsConnector>, String> {
+/// Splits `HOST[:PORT]`. The colons of an IPv6 address are inside brackets. The error completes the sentence "the URL
+/// …".
+#[cfg(any(feature = "native", feature = "rabbitmq"))]
+pub(crate) fn host_and_port(address: &str, default_port: u16) -> Result<(&str, u16), &'static str> {
+    let (host, port) = match address.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => {
+            (host, port.parse().map_err(|_| "has a bad port")?)
+        }
+        _ => (address, default_port),
+    };
+    let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+    if host.is_empty() { Err("has no host") } else { Ok((host, port)) }
+}
+
+/// A TLS connector with these settings; None if TLS is off.
+pub(crate) fn tls_connector(tls: &TlsMode) -> Result<Option<TlsConnector>, String> {
     let own: Vec<CertificateDer<'static>> = match tls {
-        Tls::Off => return Ok(None),
-        Tls::System => Vec::new(),
-        Tls::Authority(pem) => CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).collect(),
-        Tls::AuthorityFile(path) => {
+        TlsMode::Off => return Ok(None),
+        TlsMode::System => Vec::new(),
+        TlsMode::Authority(pem) => {
+            CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).collect()
+        }
+        TlsMode::AuthorityFile(path) => {
             let pem = CertificateDer::pem_file_iter(path);
             let pem = pem.map_err(|error| format!("{}: {error}", path.display()))?;
             pem.filter_map(Result::ok).collect()
@@ -108,8 +128,8 @@ pub(crate) fn connector(tls: &Tls) -> Result<Option<TlsConnector>, String> {
     };
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(own);
-    if added == 0 && *tls != Tls::System {
-        return Err("the authority holds no certificate in PEM form".to_owned());
+    if added == 0 && *tls != TlsMode::System {
+        return Err("the authority contains no certificate in PEM form".to_owned());
     }
     if let Some(bundle) = system_bundle() {
         let trusted = CertificateDer::pem_file_iter(&bundle)

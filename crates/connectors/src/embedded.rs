@@ -1,7 +1,7 @@
 //! `embedded:DIR`: the engine in this process.
 //!
-//! Leases and holds are bound to one connection of the engine, as those of a worker should be: if this process dies,
-//! the next one that opens the directory finds its messages ready again.
+//! Leases and holds belong to one connection of the engine. If this process dies, the messages are ready again as
+//! soon as another process opens the directory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,11 +17,14 @@ use malote_model::{
 };
 use parking_lot::Mutex;
 
-use crate::broker::{Broker, BrokerError, Delivery, Doing, Held, Sent, Settle, Source};
+use crate::broker::{
+    Broker, BrokerError, BrokerFuture, Delivery, Sent, SessionHold, Settle, Source,
+};
 use crate::capabilities::{Capabilities, RetryHold};
 use crate::depth::{Depth, SessionDepth};
+use crate::system::millis;
 
-/// What it can do: everything.
+/// The embedded engine has all capabilities.
 pub const CAPABILITIES: Capabilities = Capabilities {
     broker: "the embedded engine",
     retry_hold: RetryHold::Session,
@@ -49,52 +52,27 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Opens a data directory. One process at a time can.
+    /// Opens a data directory. Only one process at a time can have it open.
     pub fn open(data: impl Into<PathBuf>) -> Result<Self, BrokerError> {
         let opened = Engine::open(Settings::at(data));
         let (engine, running) = opened.map_err(|error| BrokerError::Refused {
             code: "open_failed".into(),
             text: error.to_string(),
         })?;
-        let embedded = Self::over(&engine);
+        let embedded = Self::on_engine(&engine);
         *embedded.running.lock() = Some(running);
         Ok(embedded)
     }
 
-    /// Works on an engine that somebody else opened and will stop.
-    pub fn over(engine: &Engine) -> Self {
+    /// Uses an engine that the caller opened and will stop.
+    pub fn on_engine(engine: &Engine) -> Self {
         let (connection, _) = engine.connect();
         Self { connection: Arc::new(connection), running: Mutex::new(None) }
     }
 
-    /// The engine itself, for what the trait does not say: peek, pause, describe.
+    /// The engine, for operations that the trait does not have, such as peek or pause.
     pub fn engine(&self) -> &Engine {
         self.connection.engine()
-    }
-}
-
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-impl From<Refusal> for BrokerError {
-    fn from(refusal: Refusal) -> Self {
-        let text = refusal.to_string();
-        match refusal {
-            Refusal::LeaseLost { .. } => Self::LockLost,
-            Refusal::Busy
-            | Refusal::DiskFull
-            | Refusal::NoSegment { .. }
-            | Refusal::BoundReached { .. } => Self::Busy { text },
-            Refusal::SessionHeld { .. } => Self::Refused { code: "session_held".into(), text },
-            Refusal::QueueNotFound { .. } => Self::Refused { code: "queue_not_found".into(), text },
-            Refusal::QueueDiffers { .. } => Self::Refused { code: "queue_differs".into(), text },
-            Refusal::SessionRequired { .. } => {
-                Self::Refused { code: "session_required".into(), text }
-            }
-            Refusal::NoSessions { .. } => Self::Refused { code: "no_sessions".into(), text },
-            _ => Self::Refused { code: "refused".into(), text },
-        }
     }
 }
 
@@ -116,12 +94,12 @@ impl Broker for Embedded {
         &CAPABILITIES
     }
 
-    fn declare(&self, queue: &QueueName, spec: QueueSpec) -> Doing<'_, ()> {
+    fn declare(&self, queue: &QueueName, spec: QueueSpec) -> BrokerFuture<'_, ()> {
         let queue = queue.clone();
         Box::pin(async move { Ok(self.connection.declare(queue, spec).await.map(drop)?) })
     }
 
-    fn send(&self, messages: Vec<(Address, Message)>) -> Doing<'_, Vec<Sent>> {
+    fn send(&self, messages: Vec<(Address, Message)>) -> BrokerFuture<'_, Vec<Sent>> {
         Box::pin(async move {
             let sent = self.engine().send(messages).await?;
             let each = sent.into_iter().map(|sent| Sent {
@@ -133,7 +111,7 @@ impl Broker for Embedded {
         })
     }
 
-    fn open(&self, queue: &QueueName, lock: Duration) -> Doing<'_, Box<dyn Source>> {
+    fn open(&self, queue: &QueueName, lock: Duration) -> BrokerFuture<'_, Box<dyn Source>> {
         let queue = queue.clone();
         Box::pin(async move {
             self.engine().describe(queue.clone()).await?;
@@ -148,17 +126,19 @@ impl Broker for Embedded {
         session: Option<SessionId>,
         lock: Duration,
         wait: Duration,
-    ) -> Doing<'_, Option<Box<dyn Source>>> {
+    ) -> BrokerFuture<'_, Option<Box<dyn Source>>> {
         let queue = queue.clone();
         Box::pin(async move {
-            let accepted =
-                self.connection.accept(queue.clone(), session, ms(wait), Some(ms(lock))).await?;
+            let accepted = self
+                .connection
+                .accept(queue.clone(), session, millis(wait), Some(millis(lock)))
+                .await?;
             let Some(accepted) = accepted else { return Ok(None) };
-            let held = Held {
+            let held = SessionHold {
                 session: accepted.session,
                 hold: accepted.hold,
-                // When it was granted, by a clock that never steps back over restarts.
-                epoch: accepted.until.0.saturating_sub(ms(lock)),
+                // The time of the grant. The engine's clock never goes backwards, even across restarts.
+                epoch: accepted.until.0.saturating_sub(millis(lock)),
             };
             let connection = self.connection.clone();
             let source = EngineSource { connection, queue, lock, held: Some(held) };
@@ -170,11 +150,12 @@ impl Broker for Embedded {
         &self,
         queue: &QueueName,
         items: Vec<Settle>,
-    ) -> Doing<'_, Vec<Result<(), BrokerError>>> {
+    ) -> BrokerFuture<'_, Vec<Result<(), BrokerError>>> {
         let queue = queue.clone();
         Box::pin(async move {
             let engine = self.engine();
-            // Those that complete go as one; all are handed over before any is waited for, in their order.
+            // Adjacent completions become one request. All requests are made before the first is awaited, so order is
+            // kept.
             let mut groups: Vec<(Vec<LeaseToken>, Settle)> = Vec::new();
             for item in items {
                 let plain = item.settlement == Settlement::Complete && item.state.is_none();
@@ -190,7 +171,7 @@ impl Broker for Embedded {
                     _ => groups.push((vec![item.lease], item)),
                 }
             }
-            let asked = groups.into_iter().map(|(leases, Settle { settlement, state, .. })| {
+            let requests = groups.into_iter().map(|(leases, Settle { settlement, state, .. })| {
                 let state = state.map(|new| StateChange { hold: new.hold, state: new.state });
                 let count = leases.len();
                 engine.settle(Some(&queue), leases, settlement, state).map(move |answer| {
@@ -202,7 +183,7 @@ impl Broker for Embedded {
                     }
                 })
             });
-            let answers: Vec<Vec<_>> = futures_util::future::join_all(asked).await;
+            let answers: Vec<Vec<_>> = futures_util::future::join_all(requests).await;
             Ok(answers.into_iter().flatten().collect())
         })
     }
@@ -212,30 +193,34 @@ impl Broker for Embedded {
         queue: &QueueName,
         leases: Vec<LeaseToken>,
         lock: Duration,
-    ) -> Doing<'_, Vec<Result<(), BrokerError>>> {
+    ) -> BrokerFuture<'_, Vec<Result<(), BrokerError>>> {
         let queue = queue.clone();
         Box::pin(async move {
-            let each = self.engine().renew(Some(&queue), leases, Some(ms(lock))).await?;
+            let each = self.engine().renew(Some(&queue), leases, Some(millis(lock))).await?;
             Ok(each.into_iter().map(|one| one.map(drop).map_err(BrokerError::from)).collect())
         })
     }
 
-    fn state(&self, queue: &QueueName, held: &Held) -> Doing<'_, Option<Bytes>> {
+    fn state(&self, queue: &QueueName, held: &SessionHold) -> BrokerFuture<'_, Option<Bytes>> {
         let (queue, session, hold) = (queue.clone(), held.session.clone(), held.hold);
         Box::pin(async move { Ok(self.engine().get_state(queue, session, Some(hold)).await?) })
     }
 
-    fn look_at_state(&self, queue: &QueueName, session: &SessionId) -> Doing<'_, Option<Bytes>> {
+    fn peek_state(
+        &self,
+        queue: &QueueName,
+        session: &SessionId,
+    ) -> BrokerFuture<'_, Option<Bytes>> {
         let (queue, session) = (queue.clone(), session.clone());
         Box::pin(async move { Ok(self.engine().get_state(queue, session, None).await?) })
     }
 
-    fn look_at_sessions(
+    fn list_sessions(
         &self,
         queue: &QueueName,
         from: u32,
         max: usize,
-    ) -> Doing<'_, (Vec<SessionId>, Option<u32>)> {
+    ) -> BrokerFuture<'_, (Vec<SessionId>, Option<u32>)> {
         let queue = queue.clone();
         Box::pin(async move {
             let (all, next) = self.engine().sessions(queue, from, max).await?;
@@ -247,7 +232,7 @@ impl Broker for Embedded {
         self.engine().now()
     }
 
-    fn depth(&self, queue: &QueueName) -> Doing<'_, Depth> {
+    fn depth(&self, queue: &QueueName) -> BrokerFuture<'_, Depth> {
         let queue = queue.clone();
         Box::pin(async move {
             let facts = self.engine().describe(queue).await?;
@@ -255,7 +240,7 @@ impl Broker for Embedded {
         })
     }
 
-    fn close(&self) -> Doing<'_, ()> {
+    fn close(&self) -> BrokerFuture<'_, ()> {
         Box::pin(async move {
             self.connection.end().await;
             let running = self.running.lock().take();
@@ -274,7 +259,7 @@ fn depth(facts: &QueueFacts, now: Timestamp) -> Depth {
         delayed: facts.delayed + facts.scheduled,
         in_flight: facts.locked,
         oldest: facts.oldest_at.map_or(Duration::ZERO, |at| {
-            Duration::from_millis(now.0.saturating_sub(at.0)) // a block's time may be ahead
+            Duration::from_millis(now.0.saturating_sub(at.0)) // the time of a block may be slightly ahead
         }),
         sent: Some(facts.totals.sent),
         paused: facts.paused,
@@ -291,22 +276,22 @@ struct EngineSource {
     connection: Arc<Connection>,
     queue: QueueName,
     lock: Duration,
-    /// Taken when it is let go.
-    held: Option<Held>,
+    /// None once the hold is released.
+    held: Option<SessionHold>,
 }
 
 impl Source for EngineSource {
-    fn held(&self) -> Option<&Held> {
+    fn held(&self) -> Option<&SessionHold> {
         self.held.as_ref()
     }
 
-    fn fetch(&self, max: u32, wait: Duration) -> Doing<'_, Vec<Delivery>> {
+    fn fetch(&self, max: u32, wait: Duration) -> BrokerFuture<'_, Vec<Delivery>> {
         Box::pin(async move {
             let receive = Receive {
                 queue: self.queue.clone(),
                 max,
-                wait_ms: ms(wait),
-                lock_ms: Some(ms(self.lock)),
+                wait_ms: millis(wait),
+                lock_ms: Some(millis(self.lock)),
                 take: false,
                 hold: self.held.as_ref().map(|held| held.hold),
                 per_session: 1,
@@ -316,13 +301,13 @@ impl Source for EngineSource {
         })
     }
 
-    fn close(mut self: Box<Self>) -> Doing<'static, ()> {
+    fn close(mut self: Box<Self>) -> BrokerFuture<'static, ()> {
         let (held, queue, connection) =
             (self.held.take(), self.queue.clone(), self.connection.clone());
         Box::pin(async move {
             let Some(held) = held else { return Ok(()) };
             match connection.engine().release_session(Some(&queue), held.hold).await {
-                // Over is over.
+                // The hold has already ended.
                 Err(EngineError::Refused(Refusal::LeaseLost { .. })) | Ok(()) => Ok(()),
                 Err(error) => Err(error.into()),
             }
@@ -333,7 +318,7 @@ impl Source for EngineSource {
 impl Drop for EngineSource {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
-            // Asking is what counts: the engine has it once it was asked, whoever waits for the answer.
+            // The engine accepts the request when it is first polled; nobody needs to wait for the answer.
             let release = self.connection.engine().release_session(Some(&self.queue), held.hold);
             let _ = release.now_or_never();
         }

@@ -1,18 +1,20 @@
-//! Brokers that a worker can reach, behind one small trait.
+//! Connections to message brokers, behind the trait [`Broker`].
 //!
-//! | URL | module | is |
+//! | URL | module | broker |
 //! |---|---|---|
 //! | `embedded:DIR` | [`embedded`] | the engine in this process, with its data in DIR |
-//! | `malote://[USER:PASSWORD@]HOST:PORT` | [`native`] | a Malote server, over its native connection |
-//! | `malote+tls://…[?ca=FILE]` | [`native`] | the same through TLS, trusting the system and FILE |
+//! | `malote://[TOKEN@\|USER:PASSWORD@]HOST:PORT` | [`native`] | a Malote server, over its native connection |
+//! | `malote+tls://…[?ca=FILE]` | [`native`] | the same over TLS, trusting the system's certificates and FILE |
 //! | `amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST]`, `amqps://…` | [`rabbitmq`] | RabbitMQ |
 //! | `postgres://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE` | [`postgres`] | a PostgreSQL database |
-//! | `servicebus://CONNECTION-STRING` | [`servicebus`] | Azure Service Bus, or Malote by that protocol |
+//! | `servicebus://CONNECTION-STRING` | [`servicebus`] | Azure Service Bus, or Malote over the same protocol |
 //!
-//! [`memory`] is a broker for tests. [`broker`] has the trait and its words, [`depth`] how much waits, [`capabilities`] what a broker can do.
-//! What a broker cannot do is refused when a worker starts, never done weaker in silence. `tests/contract` holds every
-//! connector to the same rules.
+//! [`memory`] is a broker for tests. [`broker`] defines the trait and its types, [`depth`] the counts for scaling,
+//! and [`capabilities`] what each broker can do. A worker that needs a missing capability is refused at start.
+//! `tests/contract` runs the same tests on every connector.
 
+#[cfg(any(feature = "native", feature = "postgres", feature = "rabbitmq", feature = "servicebus"))]
+mod backoff;
 pub mod broker;
 pub mod capabilities;
 pub mod depth;
@@ -20,6 +22,8 @@ pub mod depth;
 mod dial;
 #[cfg(feature = "embedded")]
 pub mod embedded;
+#[cfg(any(feature = "native", feature = "postgres", feature = "rabbitmq", feature = "servicebus"))]
+mod io_thread;
 #[cfg(feature = "embedded")]
 pub mod memory;
 #[cfg(feature = "native")]
@@ -30,10 +34,13 @@ pub mod postgres;
 pub mod rabbitmq;
 #[cfg(feature = "servicebus")]
 pub mod servicebus;
+mod system;
 
 use std::sync::Arc;
 
-pub use broker::{Broker, BrokerError, Delivery, Doing, Held, NewState, Sent, Settle, Source};
+pub use broker::{
+    Broker, BrokerError, BrokerFuture, Delivery, NewState, Sent, SessionHold, Settle, Source,
+};
 pub use capabilities::{Capabilities, Capability, RetryHold};
 pub use depth::{Depth, SessionDepth};
 #[cfg(feature = "embedded")]
@@ -41,7 +48,7 @@ pub use embedded::Embedded;
 #[cfg(feature = "embedded")]
 pub use memory::Memory;
 #[cfg(feature = "native")]
-pub use native::Native;
+pub use native::NativeBroker;
 
 /// Reaches the broker that a URL names.
 pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
@@ -50,7 +57,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
         Some(("embedded", dir)) if !dir.is_empty() => Ok(Arc::new(Embedded::open(dir)?)),
         #[cfg(feature = "native")]
         Some(("malote" | "malote+tls", rest)) if rest.starts_with("//") => {
-            Ok(Arc::new(Native::connect(url).await?))
+            Ok(Arc::new(NativeBroker::connect(url).await?))
         }
         #[cfg(feature = "rabbitmq")]
         Some(("amqp" | "amqps", rest)) if rest.starts_with("//") => {
@@ -58,7 +65,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
         }
         #[cfg(feature = "postgres")]
         Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
-            Ok(Arc::new(postgres::Postgres::connect(url).await?))
+            Ok(Arc::new(postgres::PostgresBroker::connect(url).await?))
         }
         #[cfg(feature = "servicebus")]
         Some(("servicebus", rest)) if rest.starts_with("//") => {
@@ -66,7 +73,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
         }
         _ => {
             let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
-            let text = match left_out(url) {
+            let text = match missing_feature(url) {
                 Some(feature) => format!(
                     "this program was built without the connector for `{scheme}:`: add the feature `{feature}` of malote"
                 ),
@@ -80,7 +87,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
 }
 
 /// The cargo feature with the connector of a URL, if this program was built without it.
-fn left_out(url: &str) -> Option<&'static str> {
+fn missing_feature(url: &str) -> Option<&'static str> {
     let (feature, built) = match url.split_once(':')? {
         ("embedded", dir) if !dir.is_empty() => ("embedded", cfg!(feature = "embedded")),
         (_, rest) if !rest.starts_with("//") => return None,
@@ -98,7 +105,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_url_that_leads_nowhere_is_refused_with_what_to_use() {
+    async fn an_unknown_url_is_refused_with_a_list_of_valid_ones() {
         for bad in ["", "orders", "embedded:", "kafka://x", "malote:x"] {
             let Err(error) = connect(bad).await else { panic!("{bad} was accepted") };
             assert!(error.to_string().contains("use embedded:DIR"), "{error}");

@@ -1,5 +1,5 @@
-//! A broker for tests of handlers: the engine itself, on a disk in memory, with a clock that the test moves and faults
-//! that it asks for. Everything else is as in production; nothing is mocked.
+//! A broker for tests of handlers: the engine on a disk in memory, with a clock that the test advances and faults
+//! that the test requests. Everything else works as in production.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,12 +16,12 @@ use malote_model::{
 };
 use parking_lot::Mutex;
 
-use crate::broker::{Broker, BrokerError, Doing, Held, Sent, Settle, Source};
+use crate::broker::{Broker, BrokerError, BrokerFuture, Sent, SessionHold, Settle, Source};
 use crate::capabilities::Capabilities;
 use crate::depth::Depth;
 use crate::embedded::Embedded;
 
-/// When its time begins: the first second of 2026.
+/// The clock starts at the first second of 2026.
 const BEGIN: Timestamp = Timestamp(1_767_225_600_000);
 
 /// A broker in memory.
@@ -29,13 +29,13 @@ pub struct Memory {
     embedded: Embedded,
     clock: Arc<ManualClock>,
     running: Mutex<Option<Running>>,
-    lose: AtomicU32,
+    lose_next: AtomicU32,
     lose_nth: AtomicU32,
     repeat: AtomicU32,
 }
 
 impl Memory {
-    /// An empty one.
+    /// Creates an empty broker.
     pub fn new() -> Result<Self, BrokerError> {
         let clock = Arc::new(ManualClock::starting_at(BEGIN));
         let options = Options {
@@ -47,41 +47,48 @@ impl Memory {
             ..Options::default()
         };
         let (disk, chance) = (Arc::new(MemoryDisk::new()), Chance::of_seed(BEGIN.0));
-        let told = clock.clone();
-        let opened = Engine::open_at(disk, &options, chance, move |_| told);
+        let engine_clock = clock.clone();
+        let opened = Engine::open_at(disk, &options, chance, move |_| engine_clock);
         let (engine, running) = opened.map_err(|error| BrokerError::Refused {
             code: "open_failed".into(),
             text: error.to_string(),
         })?;
         let none = || AtomicU32::new(0);
-        let (lose, lose_nth, repeat) = (none(), none(), none());
-        let embedded = Embedded::over(&engine);
-        Ok(Self { embedded, clock, running: Mutex::new(Some(running)), lose, lose_nth, repeat })
+        let (lose_next, lose_nth, repeat) = (none(), none(), none());
+        let embedded = Embedded::on_engine(&engine);
+        Ok(Self {
+            embedded,
+            clock,
+            running: Mutex::new(Some(running)),
+            lose_next,
+            lose_nth,
+            repeat,
+        })
     }
 
-    /// Moves its clock: delays, locks and times to live go by.
+    /// Advances the clock, so that delays, locks and times to live pass.
     pub fn advance(&self, time: Duration) {
         self.clock.advance_ms(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         self.embedded.engine().wake();
     }
 
-    /// The next so many settlements do not arrive, and their messages come again: the worker was killed after the
-    /// effect, or lost its lock.
+    /// Loses the next `count` settlements; their messages are delivered again. This simulates a worker that lost its
+    /// lock, or was killed after its effect.
     pub fn lose_settlements(&self, count: u32) {
-        self.lose.store(count, Ordering::SeqCst);
+        self.lose_next.store(count, Ordering::SeqCst);
     }
 
-    /// The nth settlement from now does not arrive, and no other: 1 is the next.
+    /// Loses only the nth settlement from now; 1 is the next.
     pub fn lose_settlement(&self, nth: u32) {
         self.lose_nth.store(nth, Ordering::SeqCst);
     }
 
-    /// The next so many messages that are completed come once more all the same.
+    /// Delivers the next `count` completed messages once more.
     pub fn repeat_messages(&self, count: u32) {
         self.repeat.store(count, Ordering::SeqCst);
     }
 
-    /// Takes a session from its holder.
+    /// Ends the hold of a session.
     pub async fn break_session(
         &self,
         queue: &QueueName,
@@ -90,13 +97,13 @@ impl Memory {
         Ok(self.embedded.engine().break_session(queue.clone(), session.clone()).await?)
     }
 
-    /// What a queue is and holds.
+    /// The settings and counts of a queue.
     pub async fn facts(&self, queue: &QueueName) -> Result<QueueFacts, BrokerError> {
         Ok(self.embedded.engine().describe(queue.clone()).await?)
     }
 }
 
-/// Takes one of a count, if there is one.
+/// Decrements a counter. False if it was zero.
 fn take(count: &AtomicU32) -> bool {
     count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
@@ -106,15 +113,15 @@ impl Broker for Memory {
         self.embedded.capabilities()
     }
 
-    fn declare(&self, queue: &QueueName, spec: QueueSpec) -> Doing<'_, ()> {
+    fn declare(&self, queue: &QueueName, spec: QueueSpec) -> BrokerFuture<'_, ()> {
         self.embedded.declare(queue, spec)
     }
 
-    fn send(&self, messages: Vec<(Address, Message)>) -> Doing<'_, Vec<Sent>> {
+    fn send(&self, messages: Vec<(Address, Message)>) -> BrokerFuture<'_, Vec<Sent>> {
         self.embedded.send(messages)
     }
 
-    fn open(&self, queue: &QueueName, lock: Duration) -> Doing<'_, Box<dyn Source>> {
+    fn open(&self, queue: &QueueName, lock: Duration) -> BrokerFuture<'_, Box<dyn Source>> {
         self.embedded.open(queue, lock)
     }
 
@@ -124,7 +131,7 @@ impl Broker for Memory {
         session: Option<SessionId>,
         lock: Duration,
         wait: Duration,
-    ) -> Doing<'_, Option<Box<dyn Source>>> {
+    ) -> BrokerFuture<'_, Option<Box<dyn Source>>> {
         self.embedded.accept(queue, session, lock, wait)
     }
 
@@ -132,7 +139,7 @@ impl Broker for Memory {
         &self,
         queue: &QueueName,
         items: Vec<Settle>,
-    ) -> Doing<'_, Vec<Result<(), BrokerError>>> {
+    ) -> BrokerFuture<'_, Vec<Result<(), BrokerError>>> {
         let queue = queue.clone();
         Box::pin(async move {
             let mut lost = Vec::with_capacity(items.len());
@@ -140,9 +147,9 @@ impl Broker for Memory {
             for item in items {
                 let done = item.settlement == Settlement::Complete;
                 let is_nth = take(&self.lose_nth) && self.lose_nth.load(Ordering::SeqCst) == 0;
-                let is_lost = is_nth || take(&self.lose);
+                let is_lost = is_nth || take(&self.lose_next);
                 lost.push(is_lost);
-                // What comes again does so at once. What is repeated was done: a state that it changed is changed.
+                // Both are redelivered at once. A repeated message was completed, so its change of state takes effect.
                 changed.push(match item {
                     item if is_lost => Settle::release(item.lease),
                     item if done && take(&self.repeat) => {
@@ -152,8 +159,8 @@ impl Broker for Memory {
                 });
             }
             let each = self.embedded.settle(&queue, changed).await?;
-            let told = each.into_iter().zip(lost);
-            Ok(told
+            let engine_clock = each.into_iter().zip(lost);
+            Ok(engine_clock
                 .map(|(each, lost)| if lost { Err(BrokerError::LockLost) } else { each })
                 .collect())
         })
@@ -164,36 +171,40 @@ impl Broker for Memory {
         queue: &QueueName,
         leases: Vec<LeaseToken>,
         lock: Duration,
-    ) -> Doing<'_, Vec<Result<(), BrokerError>>> {
+    ) -> BrokerFuture<'_, Vec<Result<(), BrokerError>>> {
         self.embedded.renew(queue, leases, lock)
     }
 
-    fn state(&self, queue: &QueueName, held: &Held) -> Doing<'_, Option<Bytes>> {
+    fn state(&self, queue: &QueueName, held: &SessionHold) -> BrokerFuture<'_, Option<Bytes>> {
         self.embedded.state(queue, held)
     }
 
-    fn look_at_state(&self, queue: &QueueName, session: &SessionId) -> Doing<'_, Option<Bytes>> {
-        self.embedded.look_at_state(queue, session)
+    fn peek_state(
+        &self,
+        queue: &QueueName,
+        session: &SessionId,
+    ) -> BrokerFuture<'_, Option<Bytes>> {
+        self.embedded.peek_state(queue, session)
     }
 
-    fn look_at_sessions(
+    fn list_sessions(
         &self,
         queue: &QueueName,
         from: u32,
         max: usize,
-    ) -> Doing<'_, (Vec<SessionId>, Option<u32>)> {
-        self.embedded.look_at_sessions(queue, from, max)
+    ) -> BrokerFuture<'_, (Vec<SessionId>, Option<u32>)> {
+        self.embedded.list_sessions(queue, from, max)
     }
 
     fn now(&self) -> Timestamp {
         self.embedded.now()
     }
 
-    fn depth(&self, queue: &QueueName) -> Doing<'_, Depth> {
+    fn depth(&self, queue: &QueueName) -> BrokerFuture<'_, Depth> {
         self.embedded.depth(queue)
     }
 
-    fn close(&self) -> Doing<'_, ()> {
+    fn close(&self) -> BrokerFuture<'_, ()> {
         Box::pin(async move {
             self.embedded.close().await?;
             let running = self.running.lock().take();

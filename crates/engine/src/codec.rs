@@ -9,6 +9,7 @@ mod digest;
 mod event;
 mod leased;
 mod message;
+mod moved;
 mod read;
 mod rule;
 mod spec;

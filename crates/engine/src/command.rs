@@ -86,23 +86,23 @@ pub enum Command {
     LabelTopic { name: TopicName, labels: BTreeMap<String, String> },
     /// Create a subscription: its queue and its rules. Without rules, it gets the default of the topic's kind.
     Subscribe { name: QueueName, spec: Box<QueueSpec>, rules: Option<Vec<Rule>> },
-    /// Add a rule that copies messages to a queue.
-    Bind { topic: TopicName, queue: QueueName, rule: Box<Rule> },
+    /// Add a rule that copies messages to a queue, or passes them to another topic.
+    Bind { topic: TopicName, target: Address, rule: Box<Rule> },
     /// Replace the rule of the same name.
-    Rebind { topic: TopicName, queue: QueueName, rule: Box<Rule> },
+    Rebind { topic: TopicName, target: Address, rule: Box<Rule> },
     /// Remove a rule.
-    Unbind { topic: TopicName, queue: QueueName, rule: String },
+    Unbind { topic: TopicName, target: Address, rule: String },
     /// Route messages of a topic's inbox after they were read: the answer to `Effect::Route`.
     Route { topic: QueueId, items: Vec<InboxItem> },
     /// Describe one topic.
     DescribeTopic { name: TopicName },
     /// List topics by name after a given one, at most [`malote_model::limits::LIST_MAX`].
     ListTopics { after: Option<TopicName>, max: usize },
-    /// List rules of a topic, or of one queue on it, by queue and name, after a given one.
+    /// List rules of a topic, or of one target of it, by target and name, after a given one.
     Rules {
         topic: TopicName,
-        queue: Option<QueueName>,
-        after: Option<(QueueName, String)>,
+        target: Option<Address>,
+        after: Option<(Address, String)>,
         max: usize,
     },
     /// Peek at messages without changing them.
@@ -208,11 +208,13 @@ pub struct Receipt {
     pub first_id: Option<u128>,
     /// The number of copies; 0 if no rule of a topic matched.
     pub copies: u32,
+    /// A queue was full and dead-lettered the message ([`malote_model::Overflow::DeadLetterNewest`]).
+    pub overflowed: bool,
 }
 
 impl Receipt {
     pub(crate) fn new(seq: Seq, copies: u32) -> Self {
-        Self { seq, duplicate: false, first_id: None, copies }
+        Self { seq, duplicate: false, first_id: None, copies, overflowed: false }
     }
 }
 
@@ -226,10 +228,10 @@ pub struct InboxItem {
     pub message: Option<Box<Message>>,
 }
 
-/// A rule and the queue that it copies messages to.
+/// A rule, and the queue or topic that it copies messages to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Binding {
-    pub queue: QueueName,
+    pub target: Address,
     pub rule: Rule,
 }
 
@@ -311,6 +313,8 @@ pub struct Attach {
     pub lock_ms: Option<u64>,
     /// For a long poll: the consumer ends with its first batch, or at this time.
     pub once_until: Option<Timestamp>,
+    /// Consumers with a higher priority are served first, while they have credit.
+    pub priority: i32,
 }
 
 /// Receives deferred messages by their sequence numbers.
@@ -426,7 +430,7 @@ pub enum Reply {
     Sessions { sessions: Vec<SessionFacts>, next: Option<u32> },
     /// A page of topics.
     Topics(Vec<TopicFacts>),
-    /// A page of rules, by queue and name.
+    /// A page of rules, by target and name.
     Rules(Vec<Binding>),
     /// The records of leased messages; `None` if the lease has ended.
     Located(Vec<Option<Pos>>),

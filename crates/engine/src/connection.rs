@@ -59,6 +59,8 @@ pub struct Consume {
     pub lock_ms: Option<u64>,
     /// The leases outlive the connection.
     pub free_standing: bool,
+    /// Consumers with a higher priority are served first, while they have credit.
+    pub priority: i32,
 }
 
 impl Connection {
@@ -92,7 +94,7 @@ impl Connection {
         consume: Consume,
     ) -> (ConsumerId, impl Future<Output = Result<(), EngineError>>) {
         let consumer = self.engine.shared.mailbox.new_consumer_of(self.id, &consume.queue);
-        let Consume { queue, wants, credit, take, lock_ms, free_standing } = consume;
+        let Consume { queue, wants, credit, take, lock_ms, free_standing, priority } = consume;
         let (connection, once_until) = (Some(self.id), None);
         let attach = Attach {
             consumer,
@@ -104,6 +106,7 @@ impl Connection {
             take,
             lock_ms,
             once_until,
+            priority,
         };
         let attached = async move {
             self.engine.ask(Command::Attach(attach)).await.map(drop).inspect_err(|_| {

@@ -148,6 +148,8 @@ pub struct RelocatedMessage {
     pub deaths: Vec<DeadLetter>,
     /// Its sequence number in the queue that it was first sent to, if it has left that queue.
     pub first_seq: Option<u64>,
+    /// The dead-letter topic that last routed it.
+    pub routed_by: Option<TopicName>,
     /// The headers and, unless it is in `body`, the payload. Empty in a replay.
     pub head: Bytes,
     /// The payload. Empty in a replay.
@@ -328,6 +330,8 @@ pub enum MoveReason {
         failed: u32,
         /// How its last lease ended. Only abandoned and lost leases are counted.
         cause: LeaseEnd,
+        /// The dead-letter topic that gets it. Older records do not name it.
+        to: Option<TopicName>,
     },
     /// An operator moved it; its counters are reset.
     Redriven,

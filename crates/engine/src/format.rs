@@ -52,6 +52,13 @@ pub(crate) const FORMATS: &[Format] = &[
     Format { number: 3, records: &[(3, 3), (21, 3)], snapshot: 4 },
     // Forward steps of the clock.
     Format { number: 4, records: &[(23, 1)], snapshot: 4 },
+    // Transient queues and topics, single active consumers, alternate topics, hash topics, rules between topics, several
+    // routing keys, and the topics of dead letters.
+    Format {
+        number: 5,
+        records: &[(2, 3), (3, 4), (7, 3), (13, 3), (17, 3), (19, 2), (21, 4), (64, 3)],
+        snapshot: 5,
+    },
 ];
 
 /// The format that this version writes. It reads all formats up to it.
@@ -108,6 +115,7 @@ mod tests {
             (2, "22.1 s3"),
             (3, "3.3 21.3 s4"),
             (4, "23.1 s4"),
+            (5, "2.3 3.4 7.3 13.3 17.3 19.2 21.4 64.3 s5"),
         ];
         let text = |format: &Format| {
             let records = format.records.iter().map(|(kind, version)| format!("{kind}.{version}"));

@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::codec::{DeadLetter, EncodedMessage, Stored, Unreadable};
 use crate::command::{
     Accept, AcceptedSession, Attach, Command, ConnectionId, ConsumerId, Items, MessageState,
-    MoveItem, MoveWhy, Peek, Receipt, ReceiveDeferred, Reply, StateChange, Wants,
+    MoveItem, MoveWhy, Peek, Receipt, Receipts, ReceiveDeferred, Reply, StateChange, Wants,
 };
 use crate::connection::{Connection, Outbox};
 use crate::housekeeping::HousekeepingStats;
@@ -118,7 +118,7 @@ pub(crate) struct AssignedId {
 
 impl Sent {
     pub(crate) fn of(receipt: Receipt, assigned: AssignedId) -> Self {
-        let Receipt { seq, duplicate, first_id, copies } = receipt;
+        let Receipt { seq, duplicate, first_id, copies, .. } = receipt;
         let routed = assigned.to_topic && seq == Seq(0);
         let message_id = first_id.map_or(assigned.id, |id| Uuid::from_u128(id).to_string());
         Self { seq, message_id, duplicate, copies: routed.then_some(copies) }
@@ -324,13 +324,12 @@ impl Engine {
     pub async fn send_each(
         &self,
         batches: Vec<EncodedBatch>,
-    ) -> EngineResult<Vec<Result<(), Refusal>>> {
+    ) -> EngineResult<Vec<Result<Receipts, Refusal>>> {
         let bytes = batches.iter().map(|batch| publishing_bytes(&batch.items)).sum();
         let sends = batches.into_iter().map(|batch| batch.items).collect();
         let command = Command::SendEach { sends };
         let sent = self.shared.mailbox.publish(command, bytes, std::future::pending()).await;
-        let each = answer!(sent, Reply::SentEach(each) => each)?;
-        Ok(each.into_iter().map(|receipts| receipts.map(drop)).collect())
+        answer!(sent, Reply::SentEach(each) => each)
     }
 
     pub(crate) fn outgoing(
@@ -420,6 +419,7 @@ impl Engine {
             take,
             lock_ms,
             once_until: Some(self.now().plus_ms(wait)),
+            priority: 0,
         };
         loop {
             let attach = Attach { consumer: self.shared.mailbox.new_consumer(), ..attach.clone() };

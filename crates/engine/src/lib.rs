@@ -23,6 +23,7 @@ pub mod event;
 mod failure;
 pub mod format;
 pub mod handle;
+mod history;
 mod housekeeping;
 mod inspect;
 pub mod journal;
@@ -44,7 +45,8 @@ pub use codec::{
 };
 pub use command::{
     AcceptedSession, Binding, ConsumerId, MessageState, MoveItem, NoisyTenants, Peek, QueueFacts,
-    Resolution, SessionFacts, StateChange, TopicFacts, TopicTotals, Totals, Wants,
+    Receipt, Receipts, Resolution, SessionFacts, StateChange, TopicFacts, TopicTotals, Totals,
+    Wants,
 };
 pub use connection::{Connection, Consume, Outbound, Outbox};
 pub use failure::EngineFailure;
@@ -53,6 +55,7 @@ pub use handle::{
     DeadLetterSelection, Delivery, EncodedBatch, Engine, EngineError, IdFormat, PeekedMessage,
     Receive, Sent,
 };
+pub use history::{History, QueueSample, SAMPLE_EVERY};
 pub use housekeeping::DiskFacts;
 pub use open::{OpenError, Running, Settings};
 pub use stepwise::Stepwise;

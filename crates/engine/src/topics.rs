@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use malote_model::{QueueName, QueueSpec, Rule, TopicName, TopicSpec, limits};
+use malote_model::{Address, QueueName, QueueSpec, Rule, TopicName, TopicSpec, limits};
 
 use crate::command::{Binding, Command, Reply, TopicFacts};
 use crate::handle::{Engine, EngineError};
@@ -47,34 +47,36 @@ impl Engine {
         self.declared(Command::Subscribe { name, spec: Box::new(spec), rules }).await
     }
 
-    /// Adds a rule for a queue. Returns whether it is new. A different rule with the same name is refused.
+    /// Adds a rule for a queue or another topic. Returns whether it is new. A different rule with the same name is refused.
     pub async fn bind(
         &self,
         topic: TopicName,
-        queue: QueueName,
+        target: impl Into<Address>,
         rule: Rule,
     ) -> Result<bool, EngineError> {
-        self.declared(Command::Bind { topic, queue, rule: Box::new(rule) }).await
+        let (target, rule) = (target.into(), Box::new(rule));
+        self.declared(Command::Bind { topic, target, rule }).await
     }
 
     /// Replaces the rule of the same name atomically.
     pub async fn rebind(
         &self,
         topic: TopicName,
-        queue: QueueName,
+        target: impl Into<Address>,
         rule: Rule,
     ) -> Result<(), EngineError> {
-        self.ask(Command::Rebind { topic, queue, rule: Box::new(rule) }).await.map(drop)
+        let (target, rule) = (target.into(), Box::new(rule));
+        self.ask(Command::Rebind { topic, target, rule }).await.map(drop)
     }
 
     /// Removes a rule.
     pub async fn unbind(
         &self,
         topic: TopicName,
-        queue: QueueName,
+        target: impl Into<Address>,
         rule: String,
     ) -> Result<(), EngineError> {
-        self.ask(Command::Unbind { topic, queue, rule }).await.map(drop)
+        self.ask(Command::Unbind { topic, target: target.into(), rule }).await.map(drop)
     }
 
     /// Describes one topic.
@@ -110,15 +112,15 @@ impl Engine {
         }
     }
 
-    /// Lists rules of a topic, or of one queue on it, by queue and name, after a given one.
+    /// Lists rules of a topic, or of one target of it, by target and name, after a given one.
     pub async fn rules(
         &self,
         topic: TopicName,
-        queue: Option<QueueName>,
-        after: Option<(QueueName, String)>,
+        target: Option<Address>,
+        after: Option<(Address, String)>,
         max: usize,
     ) -> Result<Vec<Binding>, EngineError> {
-        match self.ask(Command::Rules { topic, queue, after, max }).await? {
+        match self.ask(Command::Rules { topic, target, after, max }).await? {
             Reply::Rules(rules) => Ok(rules),
             other => unreachable!("the core answered {other:?}"),
         }

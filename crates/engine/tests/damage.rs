@@ -129,6 +129,7 @@ async fn a_consumer_is_told_of_the_credit_that_a_damaged_message_used() {
         take: false,
         lock_ms: None,
         free_standing: false,
+        priority: 0,
     };
     let consumer = connection.attach(consume).await.unwrap();
     let mut got = Vec::new();

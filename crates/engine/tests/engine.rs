@@ -105,6 +105,7 @@ async fn pushed_messages_follow_credit_and_come_back_when_the_connection_is_lost
         take: false,
         lock_ms: None,
         free_standing: false,
+        priority: 0,
     };
     connection.attach(consume).await.unwrap();
     let Some(Outbound::Deliver(_, got)) = outbox.next().await else { panic!("no delivery") };
@@ -280,6 +281,7 @@ async fn what_no_listener_has_seen_comes_back_uncounted() {
             take: false,
             lock_ms: None,
             free_standing,
+            priority: 0,
         };
         let consumer = connection.attach(consume).await.unwrap();
         connection.credit(consumer, 2, false).await.unwrap();
@@ -313,6 +315,7 @@ async fn a_read_that_is_given_up_loses_nothing() {
         take: false,
         lock_ms: None,
         free_standing: true,
+        priority: 0,
     };
     connection.attach(consume).await.unwrap();
     let all = (0..50).map(|n| (name("q"), message(&format!("m{n}"), None)));

@@ -121,6 +121,7 @@ impl Hand {
             take: false,
             lock_ms: Some(600_000),
             once_until: Some(Timestamp(self.now)),
+            priority: 0,
         };
         let Reply::Delivered(grants) = self.ask(Command::Attach(attach)) else { panic!("no") };
         grants.into_iter().filter_map(|grant| grant.lease).collect()
@@ -273,7 +274,7 @@ fn make(dir: &Path) -> Hand {
         let action = action.map(|text| SqlAction::new(text, Vec::new()).unwrap());
         let rule = Rule { name: "all".into(), filter: Filter::All, action };
         let (topic, rule) = (topic.clone(), Box::new(rule));
-        hand.ask(Command::Bind { topic, queue: name(queue), rule });
+        hand.ask(Command::Bind { topic, target: name(queue).into(), rule });
     }
     let news = EncodedMessage::to_topic(message("news", None, "to three queues"), false).unwrap();
     hand.ask(Command::Send { items: vec![(Address::Topic(topic), news)] });

@@ -91,7 +91,15 @@ async fn a_slow_receiver_finds_what_it_took_though_the_body_lies_in_an_older_seg
     for queue in taken {
         let (queue, wants) = (name(queue), Wants::Any { per_session: 1 });
         let (credit, take, lock_ms, free_standing) = (1, true, None, true);
-        let consume = Consume { queue: queue.clone(), wants, credit, take, lock_ms, free_standing };
+        let consume = Consume {
+            queue: queue.clone(),
+            wants,
+            credit,
+            take,
+            lock_ms,
+            free_standing,
+            priority: 0,
+        };
         connection.attach(consume).await.unwrap();
         while engine.describe(queue.clone()).await.unwrap().totals.delivered == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -21,7 +21,7 @@ impl Api {
         Ok(self.access.check(caller, action, queue.into())?)
     }
 
-    /// Whether the caller may do this to every queue there is or may ever be: only a grant on `*` says so.
+    /// Whether the caller may do this to every existing and future queue. That needs a grant on `*`.
     pub(crate) fn allow_everywhere(
         &self,
         caller: &Principal,
@@ -30,7 +30,7 @@ impl Api {
         Ok(self.access.check(caller, action, Resource::EVERYTHING)?)
     }
 
-    /// Whether the caller may do this to the topic. Topics and queues have one name space, and so do their grants.
+    /// Whether the caller may do this to the topic. Topics and queues share one name space, also in grants.
     pub(crate) fn allow_topic(
         &self,
         caller: &Principal,
@@ -50,19 +50,19 @@ impl Api {
         Ok(self.access.check(caller, action, at.into())?)
     }
 
-    /// Whether the caller may ask for lists, which then show what it may see. Without credentials, on a server that has
-    /// some, it may see nothing: it is told to sign in, since an empty list would look like an answer.
+    /// Whether the caller may request lists, which contain only what it may see. A caller without credentials is
+    /// refused on a server that has credentials, because an empty list would be misleading.
     pub(crate) fn allow_lists(&self, caller: &Principal) -> Result<(), Problem> {
         Ok(self.access.check_lists(caller)?)
     }
 
-    /// Whether the caller may see that the queue exists: any grant on it will do.
-    pub(crate) fn allow_look(&self, caller: &Principal, queue: &QueueName) -> Result<(), Problem> {
-        self.allow_look_at(caller, &queue.clone().into())
+    /// Whether the caller may see that the queue exists. Any grant on it suffices.
+    pub(crate) fn allow_view(&self, caller: &Principal, queue: &QueueName) -> Result<(), Problem> {
+        self.allow_view_of(caller, &queue.clone().into())
     }
 
-    /// Whether the caller may see that the queue or topic exists: any grant on it will do.
-    pub(crate) fn allow_look_at(&self, caller: &Principal, at: &Address) -> Result<(), Problem> {
+    /// Whether the caller may see that the queue or topic exists. Any grant on it suffices.
+    pub(crate) fn allow_view_of(&self, caller: &Principal, at: &Address) -> Result<(), Problem> {
         let mut last = Ok(());
         for action in [Action::Manage, Action::Send, Action::Receive] {
             last = self.allow_at(caller, action, at);
@@ -73,8 +73,8 @@ impl Api {
         last
     }
 
-    /// Does what may take long, as long as the caller is allowed to: permission is checked again when it may have
-    /// changed. What is given up in the middle must not have happened.
+    /// Runs a long operation as long as the caller is allowed to. The permission is checked again after every change of
+    /// permissions. An operation that is dropped must have no effect.
     pub(crate) async fn while_allowed<T>(
         &self,
         caller: &Principal,
@@ -94,8 +94,8 @@ impl Api {
         }
     }
 
-    /// Whether the caller may let messages of a queue go where its new specification sends them: whoever manages one
-    /// queue must not reach another through it. What was so before was allowed to somebody.
+    /// Whether the caller may send to the new targets of a queue. Otherwise a caller that manages one queue could send
+    /// to others through it. Targets that the queue already has are not checked.
     pub(crate) fn allow_targets(
         &self,
         caller: &Principal,

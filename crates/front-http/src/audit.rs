@@ -1,7 +1,7 @@
-//! What this front end reports to the audit log, and how it is read.
+//! Records of this front end in the audit log.
 //!
-//! The table of routes says which operations are administrative; `around` in `routes.rs` records each of them with its
-//! outcome. Frames of the native connection, and queues that are made by a send, are recorded where they are handled.
+//! The table of routes marks the administrative operations; `around` in `routes.rs` records each of them with its
+//! outcome. Frames of the native connection, and queues that a send creates, are recorded where they are handled.
 
 use std::net::IpAddr;
 
@@ -19,15 +19,15 @@ use crate::Api;
 use crate::problem::{Code, Problem};
 use crate::routes::Route;
 
-/// In the extensions of an answer: nothing was changed, as the caller asked.
+/// Extension of an answer: the operation succeeded and changed nothing.
 #[derive(Clone, Copy)]
-pub(crate) struct NothingDone;
+pub(crate) struct NoChange;
 
-/// Recorded once an hour when they are carried out: clients repeat them all the time.
+/// Clients repeat these operations all the time, so a success is recorded once per hour.
 const RARELY: [AuditAction; 1] = [AuditAction::ReadAudit];
 
 impl Api {
-    /// A request whose credentials are not good.
+    /// Records a request with invalid credentials.
     pub(crate) fn record_refused_login(&self, headers: &HeaderMap, peer: IpAddr) {
         let entry = AuditEntry::new(AuditProtocol::Http, AuditAction::Login).from(peer);
         let entry = match Credential::of(headers) {
@@ -44,7 +44,7 @@ impl Api {
         self.access.audit().record(entry);
     }
 
-    /// Begins an administrative operation of the native connection, or within another one.
+    /// Begins an administrative operation of the native connection, or inside another operation.
     pub(crate) fn begin_audit(
         &self,
         (who, peer): (&Principal, IpAddr),
@@ -57,7 +57,7 @@ impl Api {
     }
 }
 
-/// An administrative request under way.
+/// An administrative request in progress.
 pub(crate) struct Audited {
     pending: AuditPending,
     action: AuditAction,
@@ -66,7 +66,7 @@ pub(crate) struct Audited {
 }
 
 impl Audited {
-    /// Begins the operation of a route, if it is an administrative one.
+    /// Begins the operation of a route, if it is administrative.
     pub async fn begin(
         api: &Api,
         route: &Route,
@@ -79,7 +79,7 @@ impl Audited {
         Some(Audited { pending, action, who: who.clone(), peer })
     }
 
-    /// Records how it ended.
+    /// Records the outcome.
     pub fn end(self, api: &Api, response: &Response) {
         let outcome = match response.extensions().get::<Code>() {
             Some(code) => outcome_of(*code),
@@ -90,19 +90,19 @@ impl Audited {
         let repeated = outcome == AuditOutcome::Done
             && RARELY.contains(&action)
             && !audit.is_due(&who, peer, AuditProtocol::Http, action);
-        match repeated || response.extensions().get::<NothingDone>().is_some() {
+        match repeated || response.extensions().get::<NoChange>().is_some() {
             true => pending.forget(),
             false => pending.end(outcome),
         }
     }
 }
 
-/// The holder of a session reads its own state.
+/// Whether the holder of a session reads its own state.
 fn is_administrative(action: AuditAction, headers: &HeaderMap) -> bool {
     action != AuditAction::ReadState || !headers.contains_key(crate::ops::sessions::TOKEN_HEADER)
 }
 
-/// What a request is about, by its path; and the name of the operation with the rest of the path.
+/// The object of a request, from its path, and the details: the operation and the rest of the path.
 async fn names(api: &Api, route: &Route, parts: &mut Parts) -> (String, String) {
     let params = RawPathParams::from_request_parts(parts, api).await.ok();
     let named = |name: &str| {
@@ -127,7 +127,7 @@ async fn names(api: &Api, route: &Route, parts: &mut Parts) -> (String, String) 
     (object, detail)
 }
 
-/// A failure of the broker leaves open what was carried out.
+/// After a failure of the broker, the outcome is unknown.
 pub(crate) fn outcome_of(code: Code) -> AuditOutcome {
     match code {
         Code::Poisoned | Code::Stopping | Code::Damaged | Code::Internal => {
@@ -137,7 +137,7 @@ pub(crate) fn outcome_of(code: Code) -> AuditOutcome {
     }
 }
 
-/// The same of a result.
+/// The outcome of a result.
 pub(crate) fn outcome<T>(result: &Result<T, Problem>) -> AuditOutcome {
     result.as_ref().err().map_or(AuditOutcome::Done, |problem| outcome_of(problem.code()))
 }

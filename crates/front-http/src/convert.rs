@@ -4,7 +4,7 @@ use malote_engine::{
     AcceptedSession, Binding, DeadLetter, Delivery, DiskFacts, MessageState, PeekedMessage,
     QueueFacts, Sent, SessionFacts, Stored, TopicFacts, Totals, Unreadable,
 };
-use malote_model::{QueueName, Refusal, Timestamp};
+use malote_model::{Address, Refusal, Timestamp};
 use malote_wire_native::about::DiskUsage;
 use malote_wire_native::frame::Encoding;
 use malote_wire_native::message::{
@@ -123,18 +123,22 @@ pub(crate) fn topic_info(facts: TopicFacts) -> TopicInfo {
 pub(crate) fn rule_page(
     bindings: &[Binding],
     max: usize,
-    visible: impl Fn(&QueueName) -> bool,
+    visible: impl Fn(&Address) -> bool,
 ) -> RuleList {
-    let last = bindings.last().filter(|_| bindings.len() >= max);
-    let next = last.map(|last| RuleCursor {
-        queue: last.queue.as_str().to_owned(),
-        rule: last.rule.name.clone(),
-    });
-    let bound = |binding: &Binding| BoundRule {
-        queue: binding.queue.as_str().to_owned(),
-        rule: NamedRule::from(&binding.rule),
+    let names = |target: &Address| match target {
+        Address::Queue(queue) => (queue.as_str().to_owned(), None),
+        Address::Topic(topic) => (String::new(), Some(topic.as_str().to_owned())),
     };
-    let visible = bindings.iter().filter(|binding| visible(&binding.queue));
+    let last = bindings.last().filter(|_| bindings.len() >= max);
+    let next = last.map(|last| {
+        let (queue, to_topic) = names(&last.target);
+        RuleCursor { queue, to_topic, rule: last.rule.name.clone() }
+    });
+    let bound = |binding: &Binding| {
+        let (queue, to_topic) = names(&binding.target);
+        BoundRule { queue, to_topic, rule: NamedRule::from(&binding.rule) }
+    };
+    let visible = bindings.iter().filter(|binding| visible(&binding.target));
     RuleList { rules: visible.map(bound).collect(), next }
 }
 
@@ -177,7 +181,7 @@ pub(crate) fn delivered_message(delivery: Delivery, encoding: Encoding) -> Recei
     }
 }
 
-/// A message that was looked at.
+/// A message that was peeked.
 pub(crate) fn peeked_message(seen: PeekedMessage) -> ReceivedMessage {
     let PeekedMessage { seq, state, receives, failed, due, stored, .. } = seen;
     let message = match stored {
@@ -323,21 +327,14 @@ pub(crate) fn saga_details(
 
 #[cfg(test)]
 mod tests {
-    use malote_model::Seq;
+    use malote_model::{QueueName, Seq};
 
     use super::*;
 
     #[test]
     fn a_damaged_message_is_shown_as_such() {
-        let dead = DeadLetter {
-            reason: "Damaged".into(),
-            text: "in 00000001.log".into(),
-            at: Timestamp(5),
-            from: QueueName::new("q").unwrap(),
-            from_seq: Seq(1),
-            receives: 1,
-            failed: 0,
-        };
+        let (reason, text) = ("Damaged".to_owned(), "in 00000001.log".to_owned());
+        let dead = DeadLetter::once(reason, text, Timestamp(5), QueueName::new("q").unwrap());
         let unreadable =
             Unreadable { text: "in 00000001.log".into(), dead: Some(Box::new(dead)), gone: false };
         let (seq, state, due, stored) = (Seq(7), MessageState::Ready, None, Err(unreadable));

@@ -1,4 +1,4 @@
-//! From a request to its typed parts, each with a problem of its own when it is not there or wrong.
+//! Extracts the typed parts of a request. A missing or invalid part is a problem.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -15,7 +15,7 @@ use crate::Api;
 use crate::nearest::nearest;
 use crate::problem::{Code, Problem};
 
-/// Who calls. The authentication in front of every route has put it there.
+/// The caller, as the authentication before every route found it.
 pub struct Caller(pub Principal);
 
 impl FromRequestParts<Api> for Caller {
@@ -25,13 +25,34 @@ impl FromRequestParts<Api> for Caller {
     }
 }
 
-/// From where.
+/// The address of the caller.
 pub struct PeerAddress(pub IpAddr);
 
 impl FromRequestParts<Api> for PeerAddress {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
         Ok(Self(address_of(&parts.extensions)))
+    }
+}
+
+/// Refuses a request that takes messages while the caller has not read its last answers. Checked before messages are
+/// taken: a later refusal would lose them.
+pub struct RoomForAnswer;
+
+impl RoomForAnswer {
+    /// Room for one answer, about.
+    pub const BYTES: usize = 16 << 20;
+}
+
+impl FromRequestParts<Api> for RoomForAnswer {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
+        let address = address_of(&parts.extensions);
+        if api.limits.received.has_room(address, Self::BYTES) {
+            return Ok(Self);
+        }
+        let why = "too many answers wait to be read: read them before you receive more";
+        Err(Problem::new(Code::Busy, why))
     }
 }
 
@@ -60,6 +81,16 @@ impl FromRequestParts<Api> for Topic {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
         Ok(Self(TopicName::new(&path_part(parts, api, "topic").await?)?))
+    }
+}
+
+/// `{target}` of the path: the topic that a rule leads to.
+pub struct TargetTopic(pub TopicName);
+
+impl FromRequestParts<Api> for TargetTopic {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
+        Ok(Self(TopicName::new(&path_part(parts, api, "target").await?)?))
     }
 }
 
@@ -117,7 +148,7 @@ impl FromRequestParts<Api> for Sequence {
     }
 }
 
-/// The query of the address, typed.
+/// The query of the URL.
 pub struct Query<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<Api> for Query<T> {
@@ -135,7 +166,7 @@ impl<T: DeserializeOwned> FromRequestParts<Api> for Query<T> {
     }
 }
 
-/// What a body is counted with: senders that wait must not keep settlements from being read.
+/// Which budget a body counts against. Waiting senders must not block settlements.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Messages,
@@ -151,14 +182,13 @@ impl Purpose {
     }
 }
 
-/// A body that is a message, and its share of what all of those may hold.
-pub struct Raw {
-    /// All of it.
+/// A body that is a message, and its share of the budget.
+pub struct RawMessage {
     pub bytes: Bytes,
-    _share: Share,
+    _share: BodyShare,
 }
 
-impl FromRequest<Api> for Raw {
+impl FromRequest<Api> for RawMessage {
     type Rejection = Problem;
     async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
@@ -166,10 +196,10 @@ impl FromRequest<Api> for Raw {
     }
 }
 
-/// A body of any kind that is no message.
-pub struct RawControl(pub Bytes);
+/// A raw body that is not a message.
+pub struct RawBody(pub Bytes);
 
-impl FromRequest<Api> for RawControl {
+impl FromRequest<Api> for RawBody {
     type Rejection = Problem;
     async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
@@ -178,7 +208,7 @@ impl FromRequest<Api> for RawControl {
     }
 }
 
-/// A JSON body that carries a request.
+/// A JSON request without messages.
 pub struct Json<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequest<Api> for Json<T> {
@@ -188,11 +218,11 @@ impl<T: DeserializeOwned> FromRequest<Api> for Json<T> {
     }
 }
 
-/// A JSON body that carries messages: larger, and its share is kept while it is handled.
-pub struct JsonMessages<T>(pub T, #[allow(dead_code)] pub Share);
+/// A JSON request with messages. Its share of the budget is returned when the request ends.
+pub struct JsonMessages<T>(pub T, #[allow(dead_code)] pub BodyShare);
 
-/// A share of what all bodies may hold.
-pub type Share = Option<malote_http::Share>;
+/// A share of the budget for all bodies.
+pub type BodyShare = Option<malote_http::Share>;
 
 impl<T: DeserializeOwned> FromRequest<Api> for JsonMessages<T> {
     type Rejection = Problem;
@@ -205,11 +235,11 @@ async fn read_json<T: DeserializeOwned>(
     request: Request,
     api: &Api,
     purpose: Purpose,
-) -> Result<(T, Share), Problem> {
+) -> Result<(T, BodyShare), Problem> {
     let (parts, body) = request.into_parts();
-    let Raw { bytes, _share } = read_body(api, &parts, body, purpose).await?;
+    let RawMessage { bytes, _share } = read_body(api, &parts, body, purpose).await?;
     if bytes.is_empty() {
-        // An empty body asks for every default.
+        // An empty body means all defaults.
         return Ok((from_json(b"{}")?, _share));
     }
     check_json_type(&parts.headers)?;
@@ -217,7 +247,7 @@ async fn read_json<T: DeserializeOwned>(
 }
 
 fn check_json_type(headers: &HeaderMap) -> Result<(), Problem> {
-    // Also what keeps a foreign web page from sending a form: browsers ask first before they send JSON.
+    // This also stops forms of foreign web pages, because browsers send a preflight request before JSON.
     let kind =
         headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     let essence = kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
@@ -225,7 +255,7 @@ fn check_json_type(headers: &HeaderMap) -> Result<(), Problem> {
         return Ok(());
     }
     let shown = if kind.is_empty() { "nothing" } else { kind };
-    let why = format!("the body must be application/json; content-type says {shown}");
+    let why = format!("the body must be application/json; the content-type is {shown}");
     Err(Problem::new(Code::UnsupportedMediaType, why))
 }
 
@@ -234,7 +264,7 @@ async fn read_body(
     parts: &Parts,
     mut body: Body,
     purpose: Purpose,
-) -> Result<Raw, Problem> {
+) -> Result<RawMessage, Problem> {
     let headers = &parts.headers;
     let address = address_of(&parts.extensions);
     let max = purpose.body_bytes_max(api);
@@ -246,16 +276,17 @@ async fn read_body(
     }
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
-    let mut share: Share = None;
+    let mut share: BodyShare = None;
     loop {
         let frame = tokio::time::timeout(api.limits.body_pause_max, body.frame()).await;
         let frame = frame.map_err(|_| {
             let pause = api.limits.body_pause_max.as_secs();
-            Problem::new(Code::BodyTooSlow, format!("no byte of the body came for {pause} s"))
+            Problem::new(Code::BodyTooSlow, format!("no byte of the body arrived for {pause} s"))
         })?;
         let Some(frame) = frame else { break };
-        let frame = frame
-            .map_err(|error| Problem::new(Code::BodyCut, format!("the body broke off: {error}")))?;
+        let frame = frame.map_err(|error| {
+            Problem::new(Code::BodyCut, format!("the body was cut off: {error}"))
+        })?;
         let Ok(data) = frame.into_data() else { continue };
         let total = first.len() + rest.len() + data.len();
         if total > max {
@@ -272,37 +303,37 @@ async fn read_body(
         }
     }
     let bytes = if rest.is_empty() { first } else { rest.freeze() };
-    Ok(Raw { bytes, _share: share })
+    Ok(RawMessage { bytes, _share: share })
 }
 
-/// The bodies of all requests are counted in pieces of this size.
+/// The budget is counted in units of this size.
 const SHARE_BYTES: usize = 1024;
 
-/// Where a request comes from.
+/// The address of the client.
 pub(crate) fn address_of(extensions: &Extensions) -> IpAddr {
     let peer = extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
-    // Callers within the process have none.
+    // A caller inside the process has no address.
     peer.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
 impl Api {
-    /// A share of what all messages on their way in may hold, or word that it is used up.
+    /// A share of the budget for messages, or a problem if it is used up.
     pub(crate) fn share_of_messages(
         &self,
         address: IpAddr,
         bytes: usize,
-    ) -> Result<Share, Problem> {
+    ) -> Result<BodyShare, Problem> {
         let mut share = None;
         self.grow_share(Purpose::Messages, address, &mut share, bytes)?;
         Ok(share)
     }
 
-    /// Grows a share to `total` bytes, or says that too much is under way.
+    /// Grows a share to `total` bytes, or refuses the request as busy.
     fn grow_share(
         &self,
         purpose: Purpose,
         address: IpAddr,
-        share: &mut Share,
+        share: &mut BodyShare,
         total: usize,
     ) -> Result<(), Problem> {
         let have = share.as_ref().map_or(0, malote_http::Share::bytes);
@@ -321,16 +352,15 @@ impl Api {
         if grown {
             return Ok(());
         }
-        Err(Problem::new(Code::Busy, "the bodies of all requests under way together are too large"))
+        Err(Problem::new(Code::Busy, "the bodies of all pending requests are too large together"))
     }
 }
 
-/// JSON as a typed request.
 pub fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(bytes).map_err(|error| json_problem(&error))
 }
 
-/// What is wrong with the JSON, with line and column.
+/// The problem of invalid JSON, with line and column.
 pub fn json_problem(error: &serde_json::Error) -> Problem {
     let text = error.to_string();
     if !error.is_data() {
@@ -340,7 +370,7 @@ pub fn json_problem(error: &serde_json::Error) -> Problem {
     Problem::new(code, with_suggestion(&text))
 }
 
-/// serde's "unknown field `x`, expected one of `a`, `b`" with the nearest of them named first.
+/// Adds the nearest known name to serde's "unknown field `x`, expected one of `a`, `b`".
 pub fn with_suggestion(text: &str) -> String {
     let mut quoted = text.split('`').skip(1).step_by(2);
     if !text.starts_with("unknown field") && !text.starts_with("unknown variant") {

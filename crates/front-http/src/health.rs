@@ -1,4 +1,4 @@
-//! Whether the process lives, is ready, and whether queues pile up. Shapes: docs/concepts/model.md.
+//! Liveness, readiness and the backlog of queues. The formats are in docs/concepts/model.md.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,25 +15,25 @@ use crate::Api;
 use crate::extract::{Caller, Queue};
 use crate::problem::Problem;
 
-/// What the server knows about its own readiness.
+/// The state of the process, which the server sets.
 #[derive(Debug, Default)]
 pub struct Readiness {
-    /// The journal has been read.
+    /// The journal has been recovered.
     pub recovered: AtomicBool,
     /// Every port is open.
     pub listening: AtomicBool,
-    /// The process is about to stop.
+    /// The process is stopping.
     pub draining: AtomicBool,
 }
 
 impl Readiness {
-    /// Recovered and listening: for tests and embedded use.
+    /// A ready process, for tests and embedded use.
     pub fn ready() -> Self {
         Self { recovered: true.into(), listening: true.into(), draining: false.into() }
     }
 }
 
-/// The event loop turns, and a restart would not help: only a failed disk or engine needs one.
+/// The process is alive. Only a failed disk or engine needs a restart.
 pub async fn livez(State(api): State<Api>) -> (StatusCode, &'static str) {
     if api.engine.is_poisoned() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the broker failed: restart it\n");
@@ -41,10 +41,10 @@ pub async fn livez(State(api): State<Api>) -> (StatusCode, &'static str) {
     (StatusCode::OK, "ok\n")
 }
 
-/// An engine that does not answer within this is not ready.
+/// Time limit for the answer of the engine.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Recovery done, ports open, not draining, engine answering. `?verbose` lists the checks.
+/// Ready: recovery done, ports open, not draining, engine answering. `?verbose` lists the checks.
 pub async fn readyz(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
     let on = |flag: &AtomicBool| flag.load(Ordering::Acquire);
     let checks = [
@@ -66,15 +66,15 @@ pub async fn readyz(State(api): State<Api>, RawQuery(query): RawQuery) -> Respon
             if *ok { "ok" } else { "failed" }
         ));
     }
-    // Serving goes on, so it is ready; but the journal grows, and somebody must look.
+    // The server works, so it is ready. But the journal grows, and an operator must act.
     if api.engine.disk().diverged > 0 {
-        text.push_str("[!]replay degraded: it comes to another state, and nothing is recycled\n");
+        text.push_str("[!]replay degraded: a replay gave another state, and nothing is recycled\n");
     }
     text.push_str(if ready { "ok\n" } else { "not ready\n" });
     (status, text).into_response()
 }
 
-/// A question about a queue that need not exist: any answer of a working engine will do.
+/// Asks for a queue that need not exist: any answer shows that the engine works.
 async fn engine_answers(api: &Api) -> bool {
     let Ok(probe) = QueueName::new("malote-readiness-probe") else { return false };
     match tokio::time::timeout(ENGINE_PATIENCE, api.engine.describe(probe)).await {
@@ -112,14 +112,14 @@ pub async fn one(
     Caller(caller): Caller,
     Queue(queue): Queue,
 ) -> Result<Response, Problem> {
-    api.allow_look(&caller, &queue)?;
+    api.allow_view(&caller, &queue)?;
     Ok(match api.engine.describe(queue).await {
         Ok(facts) => respond(health_of(&facts)),
         Err(error) => failed(&error),
     })
 }
 
-/// The worst of all queues that the caller may see: the one that fills most of what it may.
+/// The least healthy queue that the caller may see: the one closest to its limit.
 pub async fn all(State(api): State<Api>, Caller(caller): Caller) -> Result<Response, Problem> {
     api.allow_lists(&caller)?;
     let facts = match api.engine.list().await {
@@ -127,7 +127,7 @@ pub async fn all(State(api): State<Api>, Caller(caller): Caller) -> Result<Respo
         Err(error) => return Ok(failed(&error)),
     };
     let fill = |f: &QueueFacts| (f.ready + f.locked) as f64 / f.spec.backlog_warning.max(1) as f64;
-    let seen = facts.iter().filter(|f| api.allow_look(&caller, &f.name).is_ok());
+    let seen = facts.iter().filter(|f| api.allow_view(&caller, &f.name).is_ok());
     let worst = seen.max_by(|a, b| {
         let warns = |f: &QueueFacts| health_of(f).status != "OK";
         warns(a).cmp(&warns(b)).then(fill(a).total_cmp(&fill(b)))

@@ -2,12 +2,12 @@
 //!
 //! | what | where |
 //! |---|---|
-//! | which routes exist, and which function answers each | [`routes`] |
+//! | the table of routes | `routes.rs` |
 //! | declare, update, delete, purge, pause queues | `ops/queues.rs` |
-//! | declare, delete topics; subscriptions; rules, and trying one | `ops/topics.rs`, `ops/subscriptions.rs`, `ops/rules.rs` |
+//! | declare, delete topics; subscriptions; rules and their test | `ops/topics.rs`, `ops/subscriptions.rs`, `ops/rules.rs` |
 //! | send one, a batch, over several queues and topics | `ops/send.rs`, `ops/metadata.rs` |
-//! | a request and its answer in one call | `ops/request.rs`, `replies.rs` |
-//! | several operations, all or nothing | `ops/transactions.rs` |
+//! | a request and its reply in one call | `ops/request.rs`, `replies.rs` |
+//! | several operations, atomically | `ops/transactions.rs` |
 //! | receive, receive deferred, cancel scheduled | `ops/receive.rs` |
 //! | settle, renew | `ops/settle.rs` |
 //! | accept, release, renew, break, state of sessions | `ops/sessions.rs` |
@@ -16,22 +16,23 @@
 //! | dead letters: list, purge, redrive, resend | `ops/dead_letters.rs` |
 //! | partition, scale, version, problems, OpenAPI | `ops/about.rs`, `openapi.rs` |
 //! | a backup of everything | `ops/backup.rs` |
-//! | the audit log: what is recorded, reading it | `audit.rs`, `ops/audit.rs` |
+//! | the audit log: records and queries | `audit.rs`, `ops/audit.rs` |
 //! | `/livez` `/readyz` `/health/…` | `health.rs` |
-//! | `/metrics…`, one hour of history | `metrics/`, `history.rs` |
+//! | `/metrics…`, one hour of history | `metrics/`, `ops/history.rs` |
 //! | the native connection: send, attach, settle … | `native/` |
 //!
-//! An operation decodes, asks [`Access`], makes one engine call and encodes. What is wrong with a request is a
-//! [`problem::Problem`]; nothing a caller sends makes this crate panic or hold memory without a bound ([`Limits`]).
-//! Listening, TLS and credentials are the server's: it implements [`Authenticate`] and hands streams to
-//! [`serve_connection`], or to that of `malote-http` where a port has other front ends as well.
+//! An operation decodes, checks [`Access`], makes one engine call and encodes. An invalid request is answered with a
+//! [`problem::Problem`]. No input makes this crate panic or use unbounded memory ([`Limits`]).
+//! The server does listening, TLS and credentials: it implements [`Authenticate`] and passes streams to
+//! [`serve_connection`], or to that of `malote-http` if a port has several front ends.
+
+#![allow(missing_docs)] // an internal API: comments explain what names do not
 
 mod access;
 mod audit;
 mod convert;
 mod extract;
 pub mod health;
-pub mod history;
 mod limits;
 pub mod metrics;
 pub mod native;
@@ -57,35 +58,30 @@ pub use malote_http::{Authenticate, Authenticated, Budget, Credential, Nobody, U
 pub use problem::busy_answer;
 pub use routes::router;
 
-/// What every operation holds. Clones are cheap and share everything.
+/// The shared state of all operations. Clones are cheap.
 #[derive(Clone)]
 pub struct Api {
-    /// The broker.
     pub engine: Engine,
-    /// Who may do what.
     pub access: Arc<dyn Access>,
-    /// Who calls.
     pub authenticate: Arc<dyn Authenticate>,
-    /// Bounds.
     pub limits: Arc<Limits>,
-    /// Whether the process is ready for work.
     pub readiness: Arc<Readiness>,
-    /// Cancelled when the process begins to stop: waits end, native connections close.
+    /// Cancelled when the process begins to stop: waits end and native connections close.
     pub shutdown: CancellationToken,
-    /// Whether `?create=` is honoured.
+    /// Whether `?create=` is supported.
     pub create_on_send: bool,
     /// Counts and durations of requests.
-    pub metrics: Arc<metrics::Metrics>,
+    pub metrics: Arc<metrics::RequestMetrics>,
     /// The last hour of every queue.
-    pub history: Arc<history::History>,
+    pub history: Arc<malote_engine::History>,
     bodies: Arc<Budget>,
     control_bodies: Arc<Budget>,
-    /// Peeks that are being made: each holds a page of messages.
+    /// Limits concurrent peeks, because each has a page of messages in memory.
     peeks: Arc<Semaphore>,
     staged: Arc<Semaphore>,
-    /// One backup at a time: each reads the whole disk.
+    /// Allows one backup at a time, because it reads the whole disk.
     backups: Arc<Semaphore>,
-    /// Pages of metrics with every object that are being read.
+    /// Limits concurrent pages of `/metrics/per-object`.
     scrapes: Arc<Semaphore>,
     native: Arc<native::Connections>,
     replies: Arc<replies::Replies>,
@@ -93,7 +89,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// An API over an engine. [`Api::run`] must be running beside it for the history to fill.
+    /// [`Api::run`] must run concurrently, because it samples the history.
     pub fn new(
         engine: Engine,
         access: Arc<dyn Access>,
@@ -102,7 +98,7 @@ impl Api {
         readiness: Arc<Readiness>,
         shutdown: CancellationToken,
     ) -> Self {
-        // Half for one address: nobody takes what all need.
+        // One address gets at most half.
         let bodies = Budget::new(limits.bodies_bytes_max, limits.bodies_bytes_max / 2);
         let control_bytes_max = limits.control_bodies_bytes_max;
         let control_bodies = Budget::new(control_bytes_max, control_bytes_max / 2);
@@ -133,7 +129,7 @@ impl Api {
 
     /// Samples the history until shutdown, then waits until every native connection has ended.
     pub async fn run(&self) {
-        self.history.run(&self.engine, &self.shutdown).await;
+        self.history.run(&self.engine, self.shutdown.cancelled()).await;
         self.tasks.close();
         self.tasks.wait().await;
     }

@@ -1,4 +1,4 @@
-//! Every bound of this front end, with its reason. The server may change them; nothing here grows without one.
+//! The limits of this front end. The server can change them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,67 +6,69 @@ use std::time::Duration;
 use malote_http::{Budget, ConnectionLimits};
 use malote_model::{WebGuard, limits};
 
-/// Bounds on what one caller, and all callers together, may make the process hold.
+/// Limits for one caller and for all callers together.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// A body that carries messages: the largest send, as base64, and its JSON around it.
+    /// Size of a body with messages: the largest send, as base64 in JSON.
     pub message_body_bytes_max: usize,
-    /// A body that carries a request: a fixed list of 10,000 sessions still fits.
+    /// Size of any other body: a fixed list of 10,000 sessions fits.
     pub control_body_bytes_max: usize,
-    /// Bodies that carry messages, of all requests being handled, together.
+    /// Total size of all bodies with messages.
     pub bodies_bytes_max: usize,
-    /// The other bodies together: apart, so that settling goes on while senders wait.
+    /// Total size of all other bodies. It is a separate limit, so that settling works while senders wait.
     pub control_bodies_bytes_max: usize,
-    /// A body that brings no byte for so long is given up.
+    /// Time without any byte of a body.
     pub body_pause_max: Duration,
-    /// The head of a request must be complete within this, from its first byte to its last.
+    /// Time from the first to the last byte of the head of a request.
     pub head_time_max: Duration,
-    /// A connection without a request is closed after this.
+    /// Time until a connection without a request is closed.
     pub idle_time_max: Duration,
-    /// The head of a request, all lines together.
+    /// Size of the head of a request.
     pub head_bytes_max: usize,
-    /// A peer that takes none of its answer for so long, or only a few bytes, is cut off.
+    /// Time until a peer that reads nothing, or only a few bytes, of its answer is disconnected.
     pub write_pause_max: Duration,
-    /// Answers that are made and not written yet, of all connections; more are refused as busy.
-    pub answers: Arc<Budget>,
-    /// Peeks at once; others wait for `publish_wait` and are then refused as busy.
+    /// See [`ConnectionLimits::pages`].
+    pub pages: Arc<Budget>,
+    /// See [`ConnectionLimits::received`].
+    pub received: Arc<Budget>,
+    /// Concurrent peeks. Others wait for `publish_wait` and are then refused as busy.
     pub peeks_max: usize,
-    /// One WebSocket message.
+    /// Size of a WebSocket message.
     pub frame_bytes_max: usize,
-    /// How long a send waits for those before it to reach the disk; then it is refused as busy.
+    /// How long a send waits until earlier sends are on disk. Then it is refused as busy.
     pub publish_wait: Duration,
-    /// Requests of one native connection that have no answer yet, sends apart; at the bound nothing more is read.
+    /// Pending requests of a native connection, without sends. At the limit, nothing more is read.
     pub requests_max: usize,
-    /// Sends of one native connection that have no answer yet. At the bound the next one waits, or is refused as
-    /// busy while publishing is held up: what stands behind it must be read.
+    /// Pending sends of a native connection. At the limit, the next send waits, or is refused as busy while publishing
+    /// is stalled, so that the frames after it are read.
     pub sends_max: usize,
-    /// Bytes of the messages that brought those sends. One message may be larger, if it is alone.
+    /// Total size of the WebSocket messages with pending sends. A single message may be larger.
     pub send_bytes_max: usize,
-    /// Bytes on their way out over one native connection; at the bound deliveries stop.
+    /// Unwritten bytes of a native connection. At the limit, deliveries stop.
     pub outgoing_bytes_max: usize,
     /// Consumers of one native connection.
     pub consumers_max: usize,
-    /// Transactions of one native connection that have been begun and are not over.
+    /// Open transactions of a native connection.
     pub transactions_max: usize,
-    /// Bytes of the messages that brought what those transactions staged: the largest transaction, as base64.
+    /// Bytes staged by the transactions of a native connection: the largest transaction, as base64.
     pub staged_bytes_max: usize,
-    /// The same of all native connections together.
+    /// The same for all native connections together.
     pub staged_bytes_all_max: usize,
-    /// A silent native connection is asked for a sign of life so often.
+    /// Interval of pings to a silent native connection.
     pub ping_every: Duration,
-    /// A native connection that is silent for so long is lost.
+    /// A native connection that is silent for this long is lost.
     pub silence_max: Duration,
-    /// How long the leases of a lost native connection wait for it to come back.
+    /// How long a lost native connection can be resumed.
     pub reconnect_grace: Duration,
-    /// Requests over HTTP that wait for their answers.
+    /// HTTP requests that wait for a reply.
     pub replies_max: usize,
-    /// Native connections at once, those that wait to be resumed included.
+    /// Native connections, including those that wait to be resumed.
     pub connections_max: usize,
-    /// Queues, and as many topics, on one page of `/metrics/per-object`: about 12 MB.
+    /// Queues, and as many topics, on a page of `/metrics/per-object`: about 12 MB.
     pub metrics_objects_max: usize,
-    /// Such pages that may be read at once; more are refused as busy.
+    /// Concurrent reads of such pages. Others are refused as busy.
     pub metrics_pages_max: usize,
-    /// Which web pages may call it, and by which names.
+    /// Which web origins and host names are accepted.
     pub web: WebGuard,
 }
 
@@ -78,7 +80,8 @@ impl Limits {
             idle_time_max: self.idle_time_max,
             head_bytes_max: self.head_bytes_max,
             write_pause_max: self.write_pause_max,
-            answers: self.answers.clone(),
+            pages: self.pages.clone(),
+            received: self.received.clone(),
         }
     }
 }
@@ -95,7 +98,8 @@ impl Default for Limits {
             idle_time_max: Duration::from_secs(300),
             head_bytes_max: 64 << 10,
             write_pause_max: Duration::from_secs(60),
-            answers: Budget::new(256 << 20, 128 << 20),
+            pages: Budget::new(128 << 20, 64 << 20),
+            received: Budget::new(256 << 20, 128 << 20),
             peeks_max: 4,
             frame_bytes_max: limits::SEND_BYTES_MAX as usize,
             publish_wait: Duration::from_secs(5),
@@ -119,7 +123,7 @@ impl Default for Limits {
     }
 }
 
-/// How far the peeks of one page reach.
+/// Largest page of a peek.
 pub const PAGE_MAX: usize = limits::RECEIVE_BATCH_MAX;
-/// A page unless the caller asks otherwise.
+/// Default page size.
 pub const PAGE_DEFAULT: usize = 100;

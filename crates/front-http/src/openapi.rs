@@ -180,7 +180,7 @@ enum Body {
     None,
     Json(SchemaOf),
     Text(&'static str),
-    Raw,
+    RawMessage,
     /// A JSON document of another specification.
     AnyJson,
 }
@@ -196,7 +196,7 @@ impl Body {
             Self::None => None,
             Self::Json(schema) => Some(json!({"application/json": {"schema": schema(generator)}})),
             Self::Text(kind) => Some(json!({*kind: {"schema": {"type": "string"}}})),
-            Self::Raw => Some(json!({"*/*": {"schema": {}}})),
+            Self::RawMessage => Some(json!({"*/*": {"schema": {}}})),
             Self::AnyJson => Some(json!({"application/json": {"schema": {}}})),
         }
     }

@@ -1,6 +1,6 @@
-//! Every answer that is not the one asked for: RFC 9457 problems with a stable code and what to do.
+//! Error responses: RFC 9457 problems with a stable code and a fix.
 //!
-//! A code, once published, keeps its meaning. `Refusal` and `EngineError` are mapped here in one exhaustive `match`:
+//! A published code keeps its meaning. `Refusal` and `EngineError` are mapped here in one exhaustive `match`:
 //! a new refusal stops this crate from compiling until it has a code.
 
 use axum::http::{HeaderValue, StatusCode, header};
@@ -12,91 +12,91 @@ use serde::Serialize;
 
 macro_rules! codes {
     ($($variant:ident $code:literal $status:literal $title:literal => $fix:literal;)+) => {
-        /// What went wrong, as programs compare it.
+        /// The kind of a problem, for programs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[allow(missing_docs)] // the title says it
         pub enum Code { $($variant),+ }
 
         impl Code {
-            /// Every code there is.
+            /// All codes.
             pub const ALL: &'static [Code] = &[$(Code::$variant),+];
-            /// The stable word.
+            /// The stable text of the code.
             pub fn as_str(self) -> &'static str { match self { $(Code::$variant => $code),+ } }
-            /// The HTTP status it is answered with.
+            /// The HTTP status.
             pub fn status(self) -> u16 { match self { $(Code::$variant => $status),+ } }
-            /// The same few words for every occurrence.
+            /// A summary, the same for every occurrence.
             pub fn title(self) -> &'static str { match self { $(Code::$variant => $title),+ } }
-            /// What to do about it.
+            /// How to fix it.
             pub fn fix(self) -> &'static str { match self { $(Code::$variant => $fix),+ } }
         }
     };
 }
 
 codes! {
-    QueueNotFound "queue_not_found" 404 "There is no such queue" => "Create it with PUT /api/v1/queues/{name} (percent-encode a slash as %2F), or send with ?create=true.";
-    QueueDiffers "queue_differs" 409 "The queue exists and is different" => "Declare it as it is, or change it with PATCH /api/v1/queues/{name}.";
-    QueueFixed "queue_fixed" 409 "That cannot be changed on an existing queue" => "Delete the queue and declare it anew.";
-    TopicNotFound "topic_not_found" 404 "There is no such topic" => "Create it with PUT /api/v1/topics/{name} (percent-encode a slash as %2F).";
-    TopicDiffers "topic_differs" 409 "The topic exists and is different" => "Declare it as it is, or delete it first.";
-    TopicInternal "topic_internal" 409 "The topic takes messages only from others" => "Send to the topic or queue that leads to it.";
-    RuleDiffers "rule_differs" 409 "There is another rule of that name" => "Choose another name, or remove that rule first.";
-    RuleNotFound "rule_not_found" 404 "There is no such rule" => "Look with GET /api/v1/topics/{name}/rules what is there.";
+    QueueNotFound "queue_not_found" 404 "The queue does not exist" => "Create it with PUT /api/v1/queues/{name} (percent-encode a slash as %2F), or send with ?create=true.";
+    QueueDiffers "queue_differs" 409 "The queue exists with other settings" => "Declare it with its current settings, or change it with PATCH /api/v1/queues/{name}.";
+    QueueFixed "queue_fixed" 409 "The setting of an existing queue cannot be changed" => "Delete the queue and declare it again.";
+    TopicNotFound "topic_not_found" 404 "The topic does not exist" => "Create it with PUT /api/v1/topics/{name} (percent-encode a slash as %2F).";
+    TopicDiffers "topic_differs" 409 "The topic exists with other settings" => "Declare it with its current settings, or delete it first.";
+    TopicInternal "topic_internal" 409 "The topic is internal" => "Send to a topic or queue that forwards to it.";
+    RuleDiffers "rule_differs" 409 "A different rule has this name" => "Choose another name, or delete the other rule first.";
+    RuleNotFound "rule_not_found" 404 "The rule does not exist" => "GET /api/v1/topics/{name}/rules lists the rules.";
     QueueFull "queue_full" 409 "The queue is full" => "Receive from it, or raise the limit that `detail` names with PATCH /api/v1/queues/{name}.";
-    QueueExclusive "queue_exclusive" 409 "The queue belongs to another connection" => "Use it over the connection that declared it, or declare one of your own.";
-    Disabled "disabled" 409 "It is closed for this" => "Change its `status` with PATCH /api/v1/queues/{name}, or wait until an operator does.";
+    QueueExclusive "queue_exclusive" 409 "The queue belongs to another connection" => "Use it over the connection that declared it, or declare another queue.";
+    Disabled "disabled" 409 "The queue or topic is disabled for this operation" => "Change its `status` with PATCH /api/v1/queues/{name}, or wait until an operator does.";
     HasSessions "has_sessions" 409 "The queue has sessions" => "Settle messages there with their leases.";
-    TransactionOver "transaction_over" 409 "The transaction is over" => "Begin another one; everything of this one was dropped.";
-    TransactionExists "transaction_exists" 409 "The connection has that transaction already" => "Choose another number, or commit or roll it back first.";
-    NoReply "no_reply" 504 "No answer came in time" => "Let a responder send its answer to the queue in `reply_to` with the request's `correlation_id`, or wait longer with ?timeout-ms=.";
-    QueueInUse "queue_in_use" 409 "Another queue needs this one" => "Update the queue that sends its dead letters here first.";
-    BadSpec "bad_spec" 400 "No queue, topic or rule can be like that" => "Correct the field that `detail` names.";
-    BadName "bad_name" 400 "That cannot be the name of a queue or topic" => "Use 1 to 260 bytes without control characters, \\ ? # @, empty segments, segments that begin with $, or a segment Subscriptions.";
-    DeadLetterSet "dead_letter_set" 409 "Dead letters cannot be used like that" => "Use the queue itself, or its /dead-letters routes.";
-    BadSessionId "bad_session_id" 400 "That cannot be a session id" => "Use 1 to 128 characters.";
-    SessionRequired "session_required" 400 "The queue needs a session id on every message" => "Give `session`, or session-from-key=true with a `key` where the list of sessions is fixed.";
+    TransactionOver "transaction_over" 409 "The transaction has ended" => "Begin another transaction; nothing of this one was applied.";
+    TransactionExists "transaction_exists" 409 "The connection already has this transaction" => "Choose another number, or commit or roll back the transaction first.";
+    NoReply "no_reply" 504 "No reply arrived in time" => "Check that a responder sends its reply to the queue in `reply_to` with the request's `correlation_id`, or wait longer with ?timeout-ms=.";
+    QueueInUse "queue_in_use" 409 "Another queue uses this one" => "Update the queue that sends its dead letters here first.";
+    BadSpec "bad_spec" 400 "Invalid specification" => "Correct the field that `detail` names.";
+    BadName "bad_name" 400 "Invalid name of a queue or topic" => "Use 1 to 260 bytes without control characters, \\ ? # @, empty segments, segments that begin with $, or a segment Subscriptions.";
+    DeadLetterSet "dead_letter_set" 409 "The operation is not supported for dead letters" => "Use the queue itself, or its /dead-letters routes.";
+    BadSessionId "bad_session_id" 400 "Invalid session id" => "Use 1 to 128 characters.";
+    SessionRequired "session_required" 400 "The queue needs a session id on every message" => "Give `session`, or session-from-key=true with a `key` if the queue has a fixed list of sessions.";
     NoSessions "no_sessions" 409 "The queue has no sessions" => "Declare a queue with \"sessions\": \"dynamic\" or a list of ids.";
     SessionNotListed "session_not_listed" 400 "The session is not on the queue's fixed list" => "Use one of its ids, or send with a key and session-from-key=true.";
-    SessionHeld "session_held" 409 "Somebody else holds the session" => "Wait until the hold ends, or accept the next free session by leaving `session` out.";
-    HoldRequired "hold_required" 409 "A session must be held for this" => "POST /api/v1/queues/{name}/sessions/accept first, then receive with its `session_token`.";
-    LeaseLost "lease_lost" 409 "The lease or hold is over" => "Receive again; renew before `until` when the work takes longer than the lock.";
-    BadToken "bad_token" 400 "That is not a token" => "Use `lease` or `token` exactly as it was answered: 32 hexadecimal digits.";
-    MessageNotFound "message_not_found" 404 "There is no such message in that state" => "Look with GET /api/v1/queues/{name}/messages what is there.";
-    MessageTooLarge "message_too_large" 413 "The message is larger than the queue takes" => "Send less, or raise message_bytes_max with PATCH /api/v1/queues/{name}.";
-    BatchTooLarge "batch_too_large" 413 "Too much in one request" => "Split it into several requests.";
+    SessionHeld "session_held" 409 "Another receiver holds the session" => "Wait until the hold ends, or accept the next free session by leaving `session` out.";
+    HoldRequired "hold_required" 409 "The operation needs a session lock" => "POST /api/v1/queues/{name}/sessions/accept first, then receive with its `session_token`.";
+    LeaseLost "lease_lost" 409 "The lease or session lock has ended" => "Receive again; renew before `until` if the work takes longer than the lock.";
+    BadToken "bad_token" 400 "Invalid token" => "Use `lease` or `token` exactly as in the answer: 32 hexadecimal digits.";
+    MessageNotFound "message_not_found" 404 "No such message in this state" => "GET /api/v1/queues/{name}/messages lists the messages.";
+    MessageTooLarge "message_too_large" 413 "The message is too large for the queue" => "Send a smaller message, or raise message_bytes_max with PATCH /api/v1/queues/{name}.";
+    BatchTooLarge "batch_too_large" 413 "The request is too large" => "Split it into several requests.";
     OutOfRange "out_of_range" 400 "A value is out of range" => "Correct the value that `detail` names.";
-    TooMany "too_many" 429 "A bound of the broker is reached" => "Settle, detach or delete what is no longer needed, then try again.";
-    DiskFull "disk_full" 507 "The disk is full" => "Free space on the data directory's disk; receiving and settling go on meanwhile.";
-    NoSegment "no_segment" 503 "The journal cannot be continued" => "Remove the cause that `detail` names; receiving and settling go on meanwhile.";
-    Poisoned "poisoned" 503 "The broker failed" => "The outcome is unknown. Restart the broker, look at its log and try again.";
-    Stopping "stopping" 503 "The broker is stopping" => "Try again when it is back.";
+    TooMany "too_many" 429 "A limit of the broker is reached" => "Settle, detach or delete what is no longer needed, then try again.";
+    DiskFull "disk_full" 507 "The disk is full" => "Free space on the data directory's disk. Receiving and settling still work.";
+    NoSegment "no_segment" 503 "The journal cannot be continued" => "Remove the cause that `detail` names. Receiving and settling still work.";
+    Poisoned "poisoned" 503 "The broker failed" => "The outcome is unknown. Restart the broker, check its log and try again.";
+    Stopping "stopping" 503 "The broker is stopping" => "Try again when it has restarted.";
     Damaged "damaged" 500 "A stored message cannot be read" => "Stop the broker and run `malote verify` on its data directory.";
-    Internal "internal" 500 "The broker made a mistake" => "Look at the broker's log and report it.";
+    Internal "internal" 500 "Internal error" => "Check the broker's log and report the error.";
     MalformedJson "malformed_json" 400 "The body is not JSON" => "Correct the JSON at the line and column that `detail` names.";
-    UnknownField "unknown_field" 400 "The body has a field that does not exist here" => "Remove or correct it; GET /api/v1/openapi.json lists what each request takes.";
-    BadField "bad_field" 400 "A field of the body is wrong" => "Correct it; GET /api/v1/openapi.json lists what each request takes.";
-    BadQuery "bad_query" 400 "The query of the address is wrong" => "Correct it; GET /api/v1/openapi.json lists what each request takes.";
-    BadHeader "bad_header" 400 "A header is wrong" => "Correct it; GET /api/v1/openapi.json lists what each request takes.";
-    BadPath "bad_path" 400 "The path of the address is wrong" => "Percent-encode names as UTF-8; a slash in a queue's name is %2F.";
-    SagaNotFound "saga_not_found" 404 "There is no such saga" => "Look with GET /api/v1/sagas/{name} what is there; one that is over is kept for a week unless its worker says otherwise.";
-    RouteNotFound "route_not_found" 404 "There is no such route" => "GET /api/v1/openapi.json lists every route.";
-    MethodNotAllowed "method_not_allowed" 405 "The route does not take this method" => "Use a method of the `allow` header.";
+    UnknownField "unknown_field" 400 "The body has an unknown field" => "Remove or correct it; GET /api/v1/openapi.json lists the fields of each request.";
+    BadField "bad_field" 400 "A field of the body is invalid" => "Correct it; GET /api/v1/openapi.json lists the fields of each request.";
+    BadQuery "bad_query" 400 "The query of the URL is invalid" => "Correct it; GET /api/v1/openapi.json lists the fields of each request.";
+    BadHeader "bad_header" 400 "A header is invalid" => "Correct it; GET /api/v1/openapi.json lists the fields of each request.";
+    BadPath "bad_path" 400 "The path of the URL is invalid" => "Percent-encode names as UTF-8; a slash in a queue's name is %2F.";
+    SagaNotFound "saga_not_found" 404 "The saga does not exist" => "GET /api/v1/sagas/{name} lists the sagas. A finished saga is kept for a week by default.";
+    RouteNotFound "route_not_found" 404 "The route does not exist" => "GET /api/v1/openapi.json lists every route.";
+    MethodNotAllowed "method_not_allowed" 405 "The route does not support this method" => "Use a method of the `allow` header.";
     UnsupportedMediaType "unsupported_media_type" 415 "The body must be JSON" => "Send content-type: application/json.";
     BodyTooLarge "body_too_large" 413 "The body is too large" => "Split it into several requests.";
-    BodyTooSlow "body_too_slow" 408 "The body stopped coming" => "Send the whole body without long pauses.";
-    BodyCut "body_cut" 400 "The body ended before its end" => "Send as many bytes as content-length says.";
-    Busy "busy" 429 "Too much is under way" => "Try again after the seconds in `retry-after`.";
-    Unauthenticated "unauthenticated" 401 "Credentials are needed" => "Send Authorization: Basic or Bearer with a user or key made by `malote user` or `malote key`.";
-    Forbidden "forbidden" 403 "Not allowed" => "Ask for the grant that `detail` names.";
+    BodyTooSlow "body_too_slow" 408 "The body did not arrive in time" => "Send the whole body without long pauses.";
+    BodyCut "body_cut" 400 "The body is incomplete" => "Send as many bytes as content-length announces.";
+    Busy "busy" 429 "The broker is busy" => "Try again after the seconds in `retry-after`.";
+    Unauthenticated "unauthenticated" 401 "Credentials are required" => "Send Authorization: Basic with a user of `malote user add`, or Bearer with a token of `malote token add`.";
+    Forbidden "forbidden" 403 "Not allowed" => "Request the grant that `detail` names.";
     CrossOrigin "cross_origin" 403 "A page of another origin may not call this" => "Serve the page from the broker's own address, or allow its origin in the settings.";
-    ForeignHost "foreign_host" 421 "The broker is not called that" => "Call it by its address or by localhost, or allow the name in the settings.";
-    NotWebSocket "not_websocket" 426 "This route speaks WebSocket" => "Connect with a WebSocket client and the sub-protocol malote.v1.json or malote.v1.msgpack.";
-    BadFrame "bad_frame" 400 "The frame is wrong" => "Send one frame or an array of frames as GET /api/v1/openapi.json describes them.";
-    ConsumerNotFound "consumer_not_found" 404 "The connection has no such consumer" => "Attach it first, or after a connection was lost.";
-    ConsumerExists "consumer_exists" 409 "The connection has that consumer already" => "Choose another number, or detach it first.";
-    ResumeRefused "resume_refused" 409 "The connection cannot be resumed" => "Go on with the new connection: attach again and receive again.";
+    ForeignHost "foreign_host" 421 "Unknown host name" => "Call it by its address or by localhost, or allow the name in the settings.";
+    NotWebSocket "not_websocket" 426 "This route needs a WebSocket" => "Connect with a WebSocket client and the sub-protocol malote.v1.json or malote.v1.msgpack.";
+    BadFrame "bad_frame" 400 "The frame is invalid" => "Send one frame or an array of frames as GET /api/v1/openapi.json describes them.";
+    ConsumerNotFound "consumer_not_found" 404 "The connection has no such consumer" => "Attach it first, or again after the connection was lost.";
+    ConsumerExists "consumer_exists" 409 "The connection already has this consumer" => "Choose another number, or detach it first.";
+    ResumeRefused "resume_refused" 409 "The connection cannot be resumed" => "Use the new connection: attach and receive again.";
 }
 
-/// A problem on its way to the caller.
+/// An error response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem(Box<Inner>);
 
@@ -105,24 +105,23 @@ struct Inner {
     code: Code,
     detail: String,
     fix: Option<String>,
-    differs: Option<Differs>,
+    differs: Option<FieldDifference>,
     retry_after_s: Option<u32>,
     header: Option<(header::HeaderName, String)>,
 }
 
-/// What a declaration differs in.
+/// A field in which a declaration differs from the existing object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Differs {
-    /// The field.
+pub struct FieldDifference {
     pub field: String,
-    /// What it is.
+    /// The current value.
     pub is: String,
-    /// What was asked.
+    /// The requested value.
     pub asked: String,
 }
 
 impl Problem {
-    /// A problem of this kind; `detail` says what happened to which thing.
+    /// Creates a problem. `detail` says what happened to which object.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         let retry_after_s = match code {
             Code::Busy | Code::TooMany | Code::Stopping => Some(1),
@@ -134,31 +133,29 @@ impl Problem {
         Self(Box::new(Inner { code, detail: detail.into(), fix, differs, retry_after_s, header }))
     }
 
-    /// With a better advice than the general one.
+    /// Replaces the fix of the code by a more specific one.
     #[must_use]
     pub fn fix(mut self, fix: impl Into<String>) -> Self {
         self.0.fix = Some(fix.into());
         self
     }
 
-    /// With a header that the status asks for.
+    /// Adds a header that the status requires.
     #[must_use]
     pub fn header(mut self, name: header::HeaderName, value: impl Into<String>) -> Self {
         self.0.header = Some((name, value.into()));
         self
     }
 
-    /// What kind it is.
     pub fn code(&self) -> Code {
         self.0.code
     }
 
-    /// What happened.
     pub fn detail(&self) -> &str {
         &self.0.detail
     }
 
-    /// As it is written.
+    /// The body of the response.
     pub fn body(&self) -> ProblemBody {
         let Inner { code, detail, fix, differs, retry_after_s, .. } = &*self.0;
         ProblemBody {
@@ -277,7 +274,7 @@ impl From<Refusal> for Problem {
             }
             Refusal::QueueDiffers { field, is, asked, .. }
             | Refusal::TopicDiffers { field, is, asked, .. } => {
-                problem.0.differs = Some(Differs { field: field.into(), is, asked });
+                problem.0.differs = Some(FieldDifference { field: field.into(), is, asked });
             }
             _ => {}
         }

@@ -1,8 +1,8 @@
-//! Where answers to requests over HTTP come in: one exclusive queue for the whole process, made on first use, and a
-//! bounded list of who waits for which answer.
+//! Replies to requests over HTTP. The process has one exclusive reply queue, created on first use, and a bounded list of
+//! pending requests.
 //!
-//! A responder sends its answer to the queue named in `reply_to` with the request's `correlation_id`. What nobody
-//! waits for any more is dropped.
+//! A responder sends its reply to the queue in `reply_to` with the request's `correlation_id`. A reply without a pending
+//! request is dropped.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,65 +17,67 @@ use tokio::sync::oneshot;
 use crate::Api;
 use crate::problem::{Code, Problem};
 
-/// How many answers may be on their way from the queue to those who wait.
+/// Credit of the consumer of the reply queue.
 const CREDIT: u32 = 256;
 
-/// Names of reply queues begin so; a responder needs the grant to send to them.
+/// Prefix of the names of reply queues. A responder needs the grant to send to them.
 pub(crate) const REPLY_PREFIX: &str = "reply-";
 
-/// The reply queue of the process, once there is one.
+/// The reply queue of the process, created on first use.
 #[derive(Default)]
 pub(crate) struct Replies {
-    desk: tokio::sync::Mutex<Option<Arc<Desk>>>,
+    reply_queue: tokio::sync::Mutex<Option<Arc<ReplyQueue>>>,
 }
 
-struct Desk {
+struct ReplyQueue {
     queue: QueueName,
-    /// None when the queue is gone.
+    /// Pending requests by correlation id. `None` if the queue was deleted.
     waiting: Mutex<Option<HashMap<String, oneshot::Sender<Delivery>>>>,
 }
 
-/// A request whose answer is waited for. Dropped, nobody waits any more.
-pub(crate) struct Waiting {
-    desk: Arc<Desk>,
+/// A request that waits for its reply. Dropping it cancels the wait.
+pub(crate) struct PendingReply {
+    reply_queue: Arc<ReplyQueue>,
     correlation_id: String,
-    answer: oneshot::Receiver<Delivery>,
+    reply: oneshot::Receiver<Delivery>,
 }
 
-/// A name that nobody else has.
+/// A unique name.
 pub(crate) fn reply_name() -> Result<QueueName, Problem> {
-    Ok(QueueName::new(&format!("{REPLY_PREFIX}{}", unguessable()))?)
+    Ok(QueueName::new(&format!("{REPLY_PREFIX}{}", random_id()))?)
 }
 
-/// Whoever can guess it could answer in another's name.
-fn unguessable() -> String {
-    // A secret is not part of any run that a seed replays.
+/// A random id. A client that guesses it could send a forged reply.
+fn random_id() -> String {
+    // A secret must not depend on the seed of a simulation.
     #[allow(clippy::disallowed_methods)]
     uuid::Uuid::new_v4().simple().to_string()
 }
 
 impl Replies {
-    /// A place for one answer.
-    pub(crate) async fn wait(&self, api: &Api) -> Result<Waiting, Problem> {
-        let desk = self.desk(api).await?;
-        let correlation_id = unguessable();
-        let (sender, answer) = oneshot::channel();
+    /// Registers a request that waits for a reply.
+    pub(crate) async fn wait(&self, api: &Api) -> Result<PendingReply, Problem> {
+        let reply_queue = self.reply_queue(api).await?;
+        let correlation_id = random_id();
+        let (sender, reply) = oneshot::channel();
         {
-            let mut waiting = desk.waiting.lock();
-            let gone = || Problem::new(Code::Busy, "the reply queue is being made anew");
-            let waiting = waiting.as_mut().ok_or_else(gone)?;
+            let mut waiting = reply_queue.waiting.lock();
+            let deleted = || Problem::new(Code::Busy, "the reply queue is being created again");
+            let waiting = waiting.as_mut().ok_or_else(deleted)?;
             if waiting.len() >= api.limits.replies_max {
-                return Err(Problem::new(Code::Busy, "too many requests wait for their answers"));
+                return Err(Problem::new(Code::Busy, "too many requests wait for a reply"));
             }
             waiting.insert(correlation_id.clone(), sender);
         }
-        Ok(Waiting { desk, correlation_id, answer })
+        Ok(PendingReply { reply_queue, correlation_id, reply })
     }
 
-    async fn desk(&self, api: &Api) -> Result<Arc<Desk>, Problem> {
-        let mut desk = self.desk.lock().await;
-        if let Some(desk) = desk.as_ref().filter(|desk| desk.waiting.lock().is_some()) {
-            return Ok(desk.clone());
+    async fn reply_queue(&self, api: &Api) -> Result<Arc<ReplyQueue>, Problem> {
+        let mut reply_queue = self.reply_queue.lock().await;
+        if let Some(reply_queue) =
+            reply_queue.as_ref().filter(|reply_queue| reply_queue.waiting.lock().is_some())
+        {
+            return Ok(reply_queue.clone());
         }
         if api.shutdown.is_cancelled() {
             return Err(Problem::new(Code::Stopping, "the broker is stopping"));
@@ -84,7 +86,7 @@ impl Replies {
         let (connection, outbox) = api.engine.connect();
         let consumer = open(&connection, &queue).await?;
         let waiting = Mutex::new(Some(HashMap::new()));
-        let opened = Arc::new(Desk { queue, waiting });
+        let opened = Arc::new(ReplyQueue { queue, waiting });
         let shutdown = api.shutdown.clone();
         let pump = opened.clone().pump(connection, outbox, consumer);
         let over = opened.clone();
@@ -93,14 +95,14 @@ impl Replies {
                 () = pump => {}
                 () = shutdown.cancelled() => {}
             }
-            // Whoever waits is told by their dropped sender.
+            // Dropping the senders ends the pending waits.
             over.waiting.lock().take();
         });
-        Ok(desk.insert(opened).clone())
+        Ok(reply_queue.insert(opened).clone())
     }
 }
 
-/// Makes the queue and consumes from it. Answers are for those who wait now: none needs to survive a power loss.
+/// Creates the queue and consumes from it. Replies need not survive a power loss.
 async fn open(connection: &Connection, queue: &QueueName) -> Result<ConsumerId, EngineError> {
     let spec = QueueSpec {
         exclusive: true,
@@ -117,12 +119,13 @@ async fn open(connection: &Connection, queue: &QueueName) -> Result<ConsumerId, 
         take: true,
         lock_ms: None,
         free_standing: false,
+        priority: 0,
     };
     connection.attach(consume).await
 }
 
-impl Desk {
-    /// Hands answers out until the queue is gone.
+impl ReplyQueue {
+    /// Passes replies to pending requests until the queue is deleted.
     async fn pump(
         self: Arc<Self>,
         connection: Connection,
@@ -130,20 +133,20 @@ impl Desk {
         consumer: ConsumerId,
     ) {
         loop {
-            let (answers, count) = match outbox.next().await {
-                Some(Outbound::Deliver(_, answers)) => {
-                    let count = answers.len() as u32;
-                    (answers, count)
+            let (replies, count) = match outbox.next().await {
+                Some(Outbound::Deliver(_, replies)) => {
+                    let count = replies.len() as u32;
+                    (replies, count)
                 }
                 Some(Outbound::Damaged(_, count)) => (Vec::new(), count),
                 Some(Outbound::Ended(..)) | None => break,
             };
-            for answer in answers {
-                let id = answer.stored.message.correlation_id.as_deref().unwrap_or_default();
+            for reply in replies {
+                let id = reply.stored.message.correlation_id.as_deref().unwrap_or_default();
                 let waiting = self.waiting.lock().as_mut().and_then(|all| all.remove(id));
                 if let Some(waiting) = waiting {
-                    // Gone between the two lines: then nobody wants it.
-                    let _ = waiting.send(answer);
+                    // The request may have been cancelled just now.
+                    let _ = waiting.send(reply);
                 }
             }
             if connection.credit(consumer, count, false).await.is_err() {
@@ -153,26 +156,26 @@ impl Desk {
     }
 }
 
-impl Waiting {
-    /// Where the answer is to be sent.
+impl PendingReply {
+    /// The reply queue.
     pub(crate) fn queue(&self) -> &QueueName {
-        &self.desk.queue
+        &self.reply_queue.queue
     }
 
-    /// What the answer must bring.
+    /// The correlation id that the reply must have.
     pub(crate) fn correlation_id(&self) -> &str {
         &self.correlation_id
     }
 
-    /// The answer; none when the queue is gone.
-    pub(crate) async fn answer(mut self) -> Option<Delivery> {
-        (&mut self.answer).await.ok()
+    /// Waits for the reply. `None` if the reply queue was deleted.
+    pub(crate) async fn reply(mut self) -> Option<Delivery> {
+        (&mut self.reply).await.ok()
     }
 }
 
-impl Drop for Waiting {
+impl Drop for PendingReply {
     fn drop(&mut self) {
-        if let Some(waiting) = self.desk.waiting.lock().as_mut() {
+        if let Some(waiting) = self.reply_queue.waiting.lock().as_mut() {
             waiting.remove(&self.correlation_id);
         }
     }

@@ -1,7 +1,7 @@
 //! Checks of requests before they reach the engine: ranges, lists, tokens and pages.
 
 use malote_engine::StateChange;
-use malote_model::{LeaseToken, QueueName, Refusal, Rule, Settlement, limits};
+use malote_model::{Address, LeaseToken, QueueName, Refusal, Rule, Settlement, TopicName, limits};
 use malote_wire_native::rule::NamedRule;
 use malote_wire_native::session::{AcceptRequest, SessionsQuery};
 use malote_wire_native::settle::{
@@ -98,7 +98,7 @@ pub(crate) fn sessions_page(query: &SessionsQuery) -> Result<(u32, usize), Probl
     let from = match query.after.as_deref() {
         None => 0,
         Some(after) => after.parse().map_err(|_| {
-            Problem::new(Code::BadQuery, "`after` is not the `next` of another page")
+            Problem::new(Code::BadQuery, "`after` must be the `next` of another page")
         })?,
     };
     let max = query.max.unwrap_or(PAGE_DEFAULT as u64);
@@ -110,17 +110,19 @@ pub(crate) fn sessions_page(query: &SessionsQuery) -> Result<(u32, usize), Probl
 pub(crate) struct RulesPage {
     pub queue: Option<QueueName>,
     /// The last rule of the previous page.
-    pub after: Option<(QueueName, String)>,
+    pub after: Option<(Address, String)>,
     pub max: usize,
 }
 
 pub(crate) fn rules_page(query: RulesQuery) -> Result<RulesPage, Problem> {
     let max = page_length(query.max)?;
-    let after = match (query.after_queue, query.after_rule) {
-        (None, None) => None,
-        (Some(queue), Some(rule)) => Some((QueueName::new(&queue)?, rule)),
+    let queue = query.after_queue.filter(|queue| !queue.is_empty());
+    let after = match (queue, query.after_topic, query.after_rule) {
+        (None, None, None) => None,
+        (Some(queue), None, Some(rule)) => Some((QueueName::new(&queue)?.into(), rule)),
+        (None, Some(topic), Some(rule)) => Some((TopicName::new(&topic)?.into(), rule)),
         _ => {
-            let why = "after_queue and after_rule stand together: `next` of a page has both";
+            let why = "after_queue and after_rule are needed together: `next` of a page has both";
             return Err(Problem::new(Code::BadQuery, why));
         }
     };
@@ -165,7 +167,7 @@ pub(crate) fn settle_command(mut request: SettleRequest) -> Result<SettleCommand
     Ok(SettleCommand { leases, settlement, state })
 }
 
-/// Reads the bytes as every request and drops the result. For fuzzing: nothing may panic.
+/// For fuzzing: decodes the bytes as every request. Nothing may panic.
 pub fn try_every_request(bytes: &[u8]) {
     fn read<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Option<T> {
         crate::extract::from_json(bytes).ok()
@@ -202,7 +204,7 @@ pub fn try_every_request(bytes: &[u8]) {
         }
     }
     if let Some(settings) = read::<topic::TopicSettings>(bytes) {
-        let _ = settings.apply_to(malote_model::TopicSpec::default()).check();
+        let _ = settings.apply_to(malote_model::TopicSpec::default()).map(|spec| spec.check());
     }
     if let Some(work) = read::<TransactionRequest>(bytes) {
         work.send.into_iter().for_each(|message| drop(message.into_message()));

@@ -1,4 +1,4 @@
-//! Every route and the function that answers it. The router, the OpenAPI document and its test read this one table.
+//! The table of routes, which the router, the OpenAPI document and its test use.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,19 +16,19 @@ use crate::audit::{Audited, outcome_of};
 use crate::extract::address_of;
 use crate::nearest::nearest;
 use crate::ops::{
-    about, audit, backup, dead_letters, peek, queues, receive, request, rules, sagas, send,
-    sessions, settle, subscriptions, topics, transactions,
+    about, audit, backup, dead_letters, history, peek, queues, receive, request, rules, sagas,
+    send, sessions, settle, subscriptions, topics, transactions,
 };
 use crate::problem::{Code, Problem};
-use crate::{Api, health, history, metrics, native};
+use crate::{Api, health, metrics, native};
 
-/// A method on a path, and the name of what it does.
+/// A method, a path and the name of the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Route {
     pub method: &'static str,
     pub path: &'static str,
     pub name: &'static str,
-    /// What the audit log calls it, if it is an administrative operation.
+    /// The action in the audit log, if the operation is administrative.
     pub audit: Option<AuditAction>,
 }
 
@@ -81,6 +81,8 @@ routes! {
     GET "/api/v1/topics/{topic}/rules" list_rules => rules::list;
     PUT "/api/v1/topics/{topic}/queues/{queue}/rules/{rule}" put_rule [Bind] => rules::bind;
     DELETE "/api/v1/topics/{topic}/queues/{queue}/rules/{rule}" delete_rule [Unbind] => rules::unbind;
+    PUT "/api/v1/topics/{topic}/topics/{target}/rules/{rule}" put_rule_to_topic [Bind] => rules::bind_topic;
+    DELETE "/api/v1/topics/{topic}/topics/{target}/rules/{rule}" delete_rule_to_topic [Unbind] => rules::unbind_topic;
     POST "/api/v1/rules/test" test_rule => rules::test;
     POST "/api/v1/transactions" transact => transactions::transact;
     POST "/api/v1/send" send_many => send::send_many;
@@ -124,17 +126,17 @@ routes! {
     GET "/metrics/queues" metrics_queues => metrics::queues;
 }
 
-/// Answered to anyone, without asking who it is: a probe has no credentials.
+/// Routes without authentication, because probes have no credentials.
 const OPEN: [&str; 5] =
     ["/livez", "/readyz", "/api/v1/version", "/api/v1/openapi.json", "/problems/{code}"];
 
 static BY_PATH: LazyLock<HashMap<(&str, &str), &'static Route>> =
     LazyLock::new(|| ROUTES.iter().map(|route| ((route.method, route.path), route)).collect());
 
-/// What is not in the table.
+/// The operation name of unknown routes.
 static OTHER: Route = Route { method: "", path: "", name: "other", audit: None };
 
-/// Everything this front end answers.
+/// The router of all routes.
 pub fn router(api: Api) -> Router {
     let mut router = Router::new();
     for (path, handler) in handlers() {
@@ -147,7 +149,7 @@ pub fn router(api: Api) -> Router {
         .with_state(api)
 }
 
-/// Around every operation: who calls, whether a browser may, how long it took, and the audit log.
+/// Wraps every operation: authentication, origin check, metrics and the audit log.
 async fn around(
     State(api): State<Api>,
     matched: Option<MatchedPath>,
@@ -196,7 +198,7 @@ async fn around(
     response
 }
 
-/// Who calls. Callers that are not known get no further: they must not send a body, or wait.
+/// Authenticates the caller. Unknown callers are refused before they can send a body or wait.
 async fn authenticate(api: &Api, headers: &HeaderMap, peer: IpAddr) -> Result<Principal, Problem> {
     let problem = match api.authenticate.authenticate(headers, peer).await {
         Ok(principal) if api.access.knows(&principal) => return Ok(principal),
@@ -210,7 +212,7 @@ async fn authenticate(api: &Api, headers: &HeaderMap, peer: IpAddr) -> Result<Pr
     Err(problem)
 }
 
-/// Refuses pages of other origins, and names that are not the broker's.
+/// Refuses pages of other origins, and host names that are not the broker's.
 fn check_page(api: &Api, headers: &HeaderMap) -> Result<(), Problem> {
     malote_http::check_origin(&api.limits.web, headers).map_err(|foreign| {
         let code = match &foreign {
@@ -233,7 +235,7 @@ async fn unknown_route(request: Request) -> Problem {
     }
 }
 
-/// The route whose words are nearest, with the caller's own values in its place-holders.
+/// The route most similar to a path, with the values of the path in its place-holders.
 fn nearest_route(path: &str) -> Option<&'static str> {
     let given: Vec<&str> = path.trim_end_matches('/').split('/').collect();
     let mut paths: Vec<&'static str> = ROUTES.iter().map(|route| route.path).collect();

@@ -1,4 +1,4 @@
-//! Every administrative operation leaves a record: carried out or refused, over HTTP and over the native connection.
+//! Every administrative operation is recorded, over HTTP and over the native connection.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ use malote_model::{
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-/// Everyone who is known may send and receive; managing can be switched off.
+/// Known callers may send and receive; the permission to manage can be switched off.
 #[derive(Default)]
 struct Recorder {
     list: AuditList,
@@ -45,7 +45,7 @@ impl Access for Recorder {
     }
 }
 
-/// Ana's password is `secret`; without credentials it is Ana, too, unless the header says `nobody`.
+/// Ana's password is `secret`. A caller without credentials is Ana, too, unless the header is `nobody`.
 struct Passwords;
 
 impl Authenticate for Passwords {
@@ -76,7 +76,7 @@ fn start() -> (Broker, Arc<Recorder>) {
     (broker, recorder)
 }
 
-/// What was recorded, logins apart: action, object, detail and outcome.
+/// The records except logins: action, object, detail and outcome.
 fn taken(recorder: &Recorder) -> Vec<(AuditAction, String, String, String)> {
     let entries = recorder.list.take().into_iter();
     let mut all = Vec::new();
@@ -93,7 +93,7 @@ fn taken(recorder: &Recorder) -> Vec<(AuditAction, String, String, String)> {
 }
 
 #[tokio::test]
-async fn what_is_carried_out_is_recorded_with_its_object() {
+async fn operations_are_recorded_with_their_object() {
     let (broker, recorder) = start();
     let check =
         async |method: &str, path: &str, body: Value, expected: (AuditAction, &str, &str)| {
@@ -127,13 +127,13 @@ async fn what_is_carried_out_is_recorded_with_its_object() {
     check("DELETE", of, json!({}), (Delete, name, "delete_subscription")).await;
     check("DELETE", Q, json!({}), (Delete, "orders", "delete_queue")).await;
     check("GET", "/api/v1/audit", json!({}), (ReadAudit, "", "audit")).await;
-    // A queue that its first message makes.
+    // A queue that is created by its first message.
     broker.raw("POST", "/api/v1/queues/new/messages?create=true", &[], "x").await.expect(201);
     let made = (Declare, "new".to_owned(), "send".to_owned(), "done".to_owned());
     assert_eq!(taken(&recorder), [made]);
 }
 
-/// The routes of the document, with something for every place-holder.
+/// The routes of the document, with a value for every place-holder.
 fn routes(document: &Value) -> Vec<(String, String, String)> {
     let mut all = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
@@ -152,7 +152,7 @@ fn routes(document: &Value) -> Vec<(String, String, String)> {
 }
 
 #[tokio::test]
-async fn every_route_that_needs_the_right_to_manage_records_a_refusal() {
+async fn every_route_with_the_manage_permission_records_a_refusal() {
     let (broker, recorder) = start();
     broker.put(Q, json!({})).await.expect(201);
     broker.put("/api/v1/topics/sales", json!({})).await.expect(201);
@@ -180,7 +180,7 @@ async fn every_route_that_needs_the_right_to_manage_records_a_refusal() {
         assert!(detail.starts_with(&name), "{name}: {detail}");
         assert!(path.contains(object.split('/').next().unwrap()), "{name}: {object}");
     }
-    assert_eq!(refused.len(), 22, "{refused:?}");
+    assert_eq!(refused.len(), 24, "{refused:?}");
     let create = "/api/v1/queues/new/messages?create=true";
     assert_eq!(broker.raw("POST", create, &[], "x").await.problem(403), "forbidden");
     let refused = "refused: forbidden".to_owned();
@@ -222,7 +222,7 @@ async fn logins_are_recorded_and_secrets_are_not() {
             login("anonymous", CallerKind::Anonymous, "no_credentials"),
         ]
     );
-    // Nothing of a body, also if the body is wrong.
+    // No part of a body is recorded, even if the body is invalid.
     broker.put(Q, json!({})).await.expect(201);
     let resend = format!("{Q}/dead-letters/1/resend");
     broker
@@ -234,13 +234,13 @@ async fn logins_are_recorded_and_secrets_are_not() {
 }
 
 #[tokio::test]
-async fn a_caller_that_leaves_before_the_answer_is_recorded() {
+async fn a_caller_that_disconnects_before_the_answer_is_recorded() {
     let (broker, recorder) = start();
     broker.put(Q, json!({})).await.expect(201);
     recorder.list.take();
     let request = Request::delete(Q).body(Body::empty()).unwrap();
     let mut asking = Box::pin(broker.router.clone().oneshot(request));
-    // As far as the engine, and then the connection is gone.
+    // The connection ends after the request has reached the engine.
     while recorder.list.take().is_empty() {
         let polled = futures_util::future::poll_immediate(&mut asking).await;
         assert!(polled.is_none(), "it takes at least a commit");
@@ -280,7 +280,7 @@ async fn the_native_connection_is_recorded_too() {
 }
 
 #[tokio::test]
-async fn the_log_is_read_by_those_who_may_manage_everything() {
+async fn reading_the_log_needs_the_permission_to_manage_everything() {
     let (broker, recorder) = start();
     broker.put(Q, json!({})).await.expect(201);
     let page = broker.get("/api/v1/audit?action=declare").await.expect(200);

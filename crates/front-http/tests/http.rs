@@ -10,7 +10,7 @@ use common::{Broker, Q, receive, send, settle, with_queue};
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn what_curl_says_unasked_is_no_media_type() {
+async fn the_default_content_type_of_curl_is_ignored() {
     let broker = with_queue(json!({})).await;
     let form = "application/x-www-form-urlencoded";
     for (says, kept) in
@@ -51,8 +51,8 @@ async fn the_document_has_every_route_and_every_route_answers() {
             count += 1;
         }
     }
-    assert_eq!(count, 70);
-    // Every schema that is named exists.
+    assert_eq!(count, 72);
+    // Every referenced schema exists.
     let text = document.to_string();
     for part in text.split("#/components/schemas/").skip(1) {
         let name = part.split('"').next().unwrap();
@@ -308,7 +308,7 @@ async fn leases_are_settled_and_renewed_each_on_its_own() {
 }
 
 #[tokio::test]
-async fn receive_and_delete_takes_at_once() {
+async fn receive_and_delete_removes_at_once() {
     let broker = with_queue(json!({})).await;
     send(&broker, json!([{"body": "a"}])).await;
     let got = receive(&broker, json!({"mode": "delete"})).await;
@@ -317,7 +317,7 @@ async fn receive_and_delete_takes_at_once() {
 }
 
 #[tokio::test]
-async fn a_receive_waits_and_one_that_is_dropped_takes_nothing() {
+async fn a_dropped_receive_leases_nothing() {
     let broker = with_queue(json!({})).await;
     let dropped = tokio::time::timeout(
         Duration::from_millis(50),
@@ -351,7 +351,7 @@ async fn a_stopping_broker_ends_waits() {
 }
 
 #[tokio::test]
-async fn scheduled_messages_are_seen_and_taken_back() {
+async fn scheduled_messages_are_peeked_and_cancelled() {
     let broker = with_queue(json!({})).await;
     let seqs = send(
         &broker,
@@ -374,7 +374,7 @@ async fn scheduled_messages_are_seen_and_taken_back() {
 }
 
 #[tokio::test]
-async fn messages_can_be_looked_at_in_pages() {
+async fn messages_are_peeked_in_pages() {
     let broker = with_queue(json!({})).await;
     send(&broker, json!([{"body": "a"}, {"body": "b"}, {"body": "c"}])).await;
     let page = broker.get(&format!("{Q}/messages?max=2")).await.expect(200);
@@ -484,7 +484,7 @@ async fn keys_are_mapped_onto_a_fixed_list() {
 }
 
 #[tokio::test]
-async fn dead_letters_are_seen_sent_back_and_corrected() {
+async fn dead_letters_are_listed_redriven_and_resent() {
     let broker = with_queue(json!({})).await;
     send(&broker, json!([{"body": "a"}, {"body": "b"}, {"body": "c"}, {"body": "d"}])).await;
     let got = receive(&broker, json!({"max": 10})).await;
@@ -560,7 +560,7 @@ async fn a_paused_queue_delivers_nothing() {
 }
 
 #[tokio::test]
-async fn health_metrics_and_history_have_their_shapes() {
+async fn health_metrics_and_history_have_their_formats() {
     let broker = with_queue(json!({"backlog_warning": 1})).await;
     assert_eq!(
         broker.get("/health/queue").await.expect(200),

@@ -1,4 +1,4 @@
-//! Pages for Prometheus, read strictly.
+//! Pages for Prometheus, parsed strictly.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -14,7 +14,7 @@ use tower::ServiceExt;
 
 const OPEN: (&str, &str) = ("accept", "application/openmetrics-text; version=1.0.0");
 const PLAIN: (&str, &str) = ("accept", "text/plain");
-/// What a page that leaves nothing out says.
+/// The metric of omitted objects on a complete page.
 const OMITTED: &str = "malote_metrics_objects_omitted";
 
 async fn page(broker: &Broker, path: &str, accept: &[(&str, &str)]) -> exposition::Samples {
@@ -40,7 +40,7 @@ fn by<'a>(samples: &'a exposition::Samples, metric: &str, name: &str) -> Vec<(&'
 }
 
 #[tokio::test]
-async fn both_formats_are_well_formed_and_say_the_same() {
+async fn both_formats_are_well_formed_and_have_the_same_values() {
     let broker = with_queue(json!({})).await;
     broker.put("/api/v1/topics/sales", json!({})).await.expect(201);
     send(&broker, json!([{"body": "a"}, {"body": "b"}])).await;
@@ -62,7 +62,7 @@ async fn both_formats_are_well_formed_and_say_the_same() {
 async fn a_page_of_objects_is_bounded_and_can_be_paged() {
     let bounds = Limits { metrics_objects_max: 10, ..Limits::default() };
     let broker = Broker::limited(bounds, |_| {});
-    // More than one list of the engine tells of at a time.
+    // More than one page of the engine's list.
     let many = limits::LIST_MAX + 20;
     let declared = (0..many).map(|n| {
         let engine = broker.api.engine.clone();
@@ -95,13 +95,13 @@ async fn a_page_of_objects_is_bounded_and_can_be_paged() {
     assert_eq!(shown(&more).len(), 10, "the bound is a bound");
     assert_eq!(broker.get("/metrics/per-object?max=0").await.problem(400), "bad_query");
     assert_eq!(broker.get("/metrics/per-object?prefx=a").await.problem(400), "bad_query");
-    // Together they are not bounded.
+    // The sums are not bounded.
     let all = page(&broker, "/metrics", &[]).await;
     assert_eq!(all["malote_queue_bytes"].len(), 1);
 }
 
 #[tokio::test]
-async fn pages_of_objects_come_in_pieces_and_few_at_once() {
+async fn pages_of_objects_are_streamed_and_limited_in_number() {
     let bounds = Limits { metrics_pages_max: 1, ..Limits::default() };
     let broker = Broker::limited(bounds, |_| {});
     for n in 0..200 {
@@ -124,7 +124,7 @@ async fn pages_of_objects_come_in_pieces_and_few_at_once() {
 }
 
 #[test]
-fn the_reader_is_strict() {
+fn the_parser_is_strict() {
     let good = "# HELP m_total x\n# TYPE m_total counter\nm_total{a=\"\\\"\\\\\\n\"} 1\n";
     exposition::read(good, false).unwrap();
     for (wrong, open) in [

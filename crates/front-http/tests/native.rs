@@ -1,4 +1,4 @@
-//! The native connection over a real socket, spoken to by another WebSocket implementation.
+//! The native connection over a real socket, with another WebSocket implementation as the client.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,11 +14,11 @@ use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
-/// So long that a slow machine comes back in time.
+/// Long enough for a slow machine to resume in time.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// A broker that waits so long for connections that were lost.
-async fn patient() -> Listening {
+/// A broker with a long grace time for lost connections.
+async fn broker_with_long_grace() -> Listening {
     let to = listening(Limits { reconnect_grace: GRACE, ..Limits::default() }).await;
     to.broker.put("/api/v1/queues/q", json!({})).await.expect(201);
     to
@@ -62,7 +62,7 @@ async fn send_attach_deliver_settle() {
 }
 
 #[tokio::test]
-async fn what_waits_is_told() {
+async fn the_depth_of_a_queue_is_reported() {
     let to = start().await;
     for protocol in ["malote.v1.json", "malote.v1.msgpack"] {
         let mut client = Client::speaking(&to, protocol).await;
@@ -110,7 +110,7 @@ async fn more_credit_than_a_window_delivers_all_of_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pipelined_sends_keep_their_order_and_fail_each_for_its_own_reason() {
     const FRAMES: u64 = 3000;
-    // All may wait: one that finds no place is refused while the disk is slow.
+    // All sends may wait, because a send without a slot is refused while the disk is slow.
     let to = listening(Limits { sends_max: FRAMES as usize, ..Limits::default() }).await;
     to.broker.put("/api/v1/queues/q", json!({})).await.expect(201);
     let mut client = Client::connect(&to).await;
@@ -152,7 +152,7 @@ async fn pipelined_sends_keep_their_order_and_fail_each_for_its_own_reason() {
 
 #[tokio::test]
 async fn a_resumed_connection_keeps_its_leases_and_consumers() {
-    let to = patient().await;
+    let to = broker_with_long_grace().await;
     let mut client = Client::connect(&to).await;
     client.send(&["a", "b", "c"]).await;
     Client::ok(client.ask("attach", json!({"consumer": 1, "queue": "q", "credit": 2})).await);
@@ -170,14 +170,14 @@ async fn a_resumed_connection_keeps_its_leases_and_consumers() {
     let items = json!([{"leases": [got[0]["lease"], got[1]["lease"]], "outcome": "complete"}]);
     let settled = Client::ok(client.ask("settle", json!({"queue": "q", "items": items})).await);
     assert!(settled["results"].as_array().unwrap().iter().all(|r| r["ok"] == true), "{settled}");
-    // The grace of the first socket runs out; the connection lives on with its second.
+    // The grace time of the first socket ends; the connection continues on its second.
     tokio::time::sleep(GRACE + Duration::from_millis(200)).await;
     assert_eq!(counts(&to).await["locked"], 1);
 }
 
 #[tokio::test]
-async fn what_a_resumed_client_never_saw_is_delivered_again() {
-    let to = patient().await;
+async fn leases_unknown_to_a_resumed_client_are_delivered_again() {
+    let to = broker_with_long_grace().await;
     let mut client = Client::connect(&to).await;
     client.send(&["a", "b"]).await;
     Client::ok(client.ask("attach", json!({"consumer": 1, "queue": "q", "credit": 2})).await);
@@ -195,8 +195,8 @@ async fn what_a_resumed_client_never_saw_is_delivered_again() {
 }
 
 #[tokio::test]
-async fn a_session_that_a_resumed_client_never_got_is_let_go() {
-    let to = patient().await;
+async fn a_session_unknown_to_a_resumed_client_is_released() {
+    let to = broker_with_long_grace().await;
     to.broker.put("/api/v1/queues/s", json!({"sessions": "dynamic"})).await.expect(201);
     let mut client = Client::connect(&to).await;
     let messages = json!([{"queue": "s", "session": "x", "body": "1"}, {"queue": "s", "session": "y", "body": "2"}]);
@@ -217,7 +217,7 @@ async fn a_session_that_a_resumed_client_never_got_is_let_go() {
 }
 
 #[tokio::test]
-async fn a_half_open_socket_loses_its_connection_to_the_resuming_one() {
+async fn a_resumed_connection_is_taken_from_a_half_open_socket() {
     let to = start().await;
     let mut old = Client::connect(&to).await;
     old.send(&["a"]).await;
@@ -236,7 +236,7 @@ async fn a_half_open_socket_loses_its_connection_to_the_resuming_one() {
 }
 
 #[tokio::test]
-async fn a_loss_without_resume_gives_leases_back_and_a_close_does_so_uncounted() {
+async fn a_lost_connection_returns_leases_and_a_closed_one_does_not_count_them() {
     let limits = Limits { reconnect_grace: Duration::from_millis(50), ..Limits::default() };
     let to = listening(limits).await;
     to.broker.put("/api/v1/queues/q", json!({})).await.expect(201);
@@ -264,13 +264,13 @@ async fn a_loss_without_resume_gives_leases_back_and_a_close_does_so_uncounted()
         let mut late = Client::connect(&to).await;
         let resume = json!({"connection": welcome["connection"], "secret": welcome["secret"]});
         assert_eq!(late.ask("resume", resume).await["problem"]["code"], "resume_refused");
-        // The new connection is as good as any.
+        // The new connection works.
         Client::ok(late.ask("ping", json!({})).await);
     }
 }
 
 #[tokio::test]
-async fn sessions_are_accepted_worked_and_released() {
+async fn sessions_are_accepted_used_and_released() {
     let to = listening(Limits::default()).await;
     to.broker.put("/api/v1/queues/s", json!({"sessions": "dynamic"})).await.expect(201);
     let mut client = Client::connect(&to).await;
@@ -397,7 +397,7 @@ async fn bad_frames_are_answered_and_not_fatal() {
 }
 
 #[tokio::test]
-async fn a_slow_reader_stops_deliveries_and_takes_nothing_more_into_memory() {
+async fn a_slow_reader_stops_deliveries() {
     let limits = Limits { outgoing_bytes_max: 64 << 10, ..Limits::default() };
     let to = listening(limits).await;
     to.broker.put("/api/v1/queues/q", json!({})).await.expect(201);
@@ -407,7 +407,7 @@ async fn a_slow_reader_stops_deliveries_and_takes_nothing_more_into_memory() {
         client.send(&[&body, &body, &body, &body, &body]).await;
     }
     Client::ok(client.ask("attach", json!({"consumer": 1, "queue": "q", "credit": 1000})).await);
-    // The client reads nothing: what the sockets hold is all that leaves, and the engine is asked for no more.
+    // The client reads nothing, so only the socket buffers are filled and the engine gets no more credit.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let locked = counts(&to).await["locked"].as_u64().unwrap();
     assert!(locked < 100, "{locked} of 100 messages are out to a client that reads nothing");
@@ -415,7 +415,7 @@ async fn a_slow_reader_stops_deliveries_and_takes_nothing_more_into_memory() {
 }
 
 #[tokio::test]
-async fn a_silent_client_is_lost_and_a_stopping_broker_says_goodbye() {
+async fn a_silent_client_is_lost_and_a_stopping_broker_closes_connections() {
     let limits = Limits {
         ping_every: Duration::from_millis(20),
         silence_max: Duration::from_secs(2),
@@ -427,7 +427,7 @@ async fn a_silent_client_is_lost_and_a_stopping_broker_says_goodbye() {
     let mut silent = Client::connect(&to).await;
     silent.send(&["a"]).await;
     Client::ok(silent.ask("attach", json!({"consumer": 1, "queue": "q", "credit": 1})).await);
-    // It does not read, and so does not answer pings either.
+    // It does not read, so it does not answer pings.
     let back =
         to.broker.post("/api/v1/queues/q/receive", json!({"wait_ms": 20000})).await.expect(200);
     assert_eq!(back["messages"][0]["failed"], 1);
@@ -460,7 +460,7 @@ async fn a_foreign_page_cannot_open_a_connection() {
 }
 
 #[tokio::test]
-async fn a_caller_that_hangs_up_during_its_wait_takes_nothing() {
+async fn a_caller_that_disconnects_during_its_wait_leases_nothing() {
     use tokio::io::AsyncWriteExt;
     let to = start().await;
     let mut stream = TcpStream::connect(to.at).await.unwrap();

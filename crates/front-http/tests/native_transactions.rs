@@ -15,7 +15,7 @@ async fn totals(to: &Listening, queue: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_transaction_is_pipelined_and_happens_wholly() {
+async fn a_transaction_is_pipelined_and_atomic() {
     let to = start().await;
     to.broker.put("/api/v1/queues/next", json!({})).await.expect(201);
     to.broker.put("/api/v1/topics/t", json!({})).await.expect(201);
@@ -73,7 +73,7 @@ async fn session_states_change_with_the_transaction() {
 }
 
 #[tokio::test]
-async fn a_part_that_fails_spoils_the_whole() {
+async fn one_failed_operation_fails_the_transaction() {
     let to = start().await;
     let mut client = Client::connect(&to).await;
     let fine = json!([{"queue": "q", "body": "x"}]);
@@ -100,7 +100,7 @@ async fn a_part_that_fails_spoils_the_whole() {
             reply["problem"]["detail"].as_str().unwrap().starts_with("nothing of transaction 1")
         );
     }
-    // What only the commit can see.
+    // An error that only the commit detects.
     let stale = json!([{"leases": ["0".repeat(32)], "outcome": "complete"}]);
     for (kind, bad, code) in [
         ("send", json!({"messages": [{"queue": "missing"}]}), "queue_not_found"),
@@ -128,7 +128,7 @@ async fn a_part_that_fails_spoils_the_whole() {
 }
 
 #[tokio::test]
-async fn what_is_staged_is_bounded_and_goes_with_the_connection() {
+async fn staged_bytes_are_bounded_and_end_with_the_connection() {
     let limits = Limits {
         transactions_max: 2,
         staged_bytes_max: 4000,
@@ -148,10 +148,10 @@ async fn what_is_staged_is_bounded_and_goes_with_the_connection() {
     Client::ok(client.ask("send", staged(1)).await);
     let refused = client.ask("send", staged(2)).await;
     assert_eq!(refused["problem"]["code"], "busy");
-    // Refused for want of room, it is as spoilt as by anything else.
+    // A frame refused for lack of room also fails the transaction.
     let spoilt = client.ask("commit", json!({"transaction": 2})).await;
     assert_eq!(spoilt["problem"]["code"], "busy");
-    // Room comes back with the end of a transaction.
+    // The end of a transaction frees its bytes.
     Client::ok(client.ask("rollback", json!({"transaction": 1})).await);
     Client::ok(client.ask("begin", json!({"transaction": 2})).await);
     Client::ok(client.ask("send", staged(2)).await);
@@ -166,7 +166,7 @@ async fn what_is_staged_is_bounded_and_goes_with_the_connection() {
 }
 
 #[tokio::test]
-async fn a_client_has_a_reply_queue_of_its_own() {
+async fn a_client_can_declare_its_own_reply_queue() {
     let to = start().await;
     let mut client = Client::connect(&to).await;
     let mut other = Client::connect(&to).await;

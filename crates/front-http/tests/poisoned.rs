@@ -1,4 +1,4 @@
-//! The disk fails under the router: nobody is told anything that may be untrue.
+//! A failed disk: no answer claims an outcome that may be wrong.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use malote_front_http::Limits;
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_failed_sync_every_outcome_is_unknown_and_health_tells() {
+async fn after_a_failed_sync_every_outcome_is_unknown_and_health_fails() {
     let to = listen(Broker::on_disk(Limits::default()), Limits::default()).await;
     let broker = &to.broker;
     broker.put(Q, json!({})).await.expect(201);
@@ -22,7 +22,7 @@ async fn after_a_failed_sync_every_outcome_is_unknown_and_health_tells() {
     let mut client = Client::connect(&to).await;
     assert_eq!(broker.get("/livez").await.text(), "ok\n");
 
-    // Under way, each of another kind: two that write, one that waits.
+    // Pending requests: two that write, one that waits.
     broker.disk().hold_up();
     let sending = broker.raw("POST", &messages, &[], "b");
     let settle = json!({"leases": [got[0]["lease"]], "outcome": "complete"});
@@ -33,7 +33,7 @@ async fn after_a_failed_sync_every_outcome_is_unknown_and_health_tells() {
     let send = json!({"messages": [{"queue": "orders", "body": "c"}]});
     let native = client.ask("send", send.clone());
     let fail = async {
-        // The others were polled first: they are with the engine. Its journal waits for the disk.
+        // The others were polled first, so the engine has them. Its journal waits for the disk.
         let journal = broker.api.engine.journal();
         while journal.written() <= journal.durable() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -49,7 +49,7 @@ async fn after_a_failed_sync_every_outcome_is_unknown_and_health_tells() {
     }
     assert_eq!(native["problem"]["code"], "poisoned", "{native}");
 
-    // And from then on.
+    // Later requests fail as well.
     assert_eq!(broker.raw("POST", &messages, &[], "d").await.problem(503), "poisoned");
     assert_eq!(broker.get(Q).await.problem(503), "poisoned");
     assert_eq!(client.ask("send", send).await["problem"]["code"], "poisoned");

@@ -1,4 +1,4 @@
-//! Requests that are wrong, too large, too slow or not allowed: explained, bounded, without effect.
+//! Invalid, too large, too slow or forbidden requests: they are explained and have no effect.
 
 #![allow(clippy::unwrap_used)]
 
@@ -82,7 +82,7 @@ async fn bodies_are_bounded_in_size_and_time() {
     broker.raw("POST", &messages, &[], vec![0; 1000]).await.expect(201);
     let long = json!({"session_token": "x".repeat(100)});
     assert_eq!(broker.post(&format!("{Q}/receive"), long).await.problem(413), "body_too_large");
-    // A body that announces more than is allowed is refused before it comes.
+    // A body that announces too many bytes is refused before it is read.
     let announced = broker.raw("POST", &messages, &[("content-length", "5000")], "x").await;
     assert_eq!(announced.problem(413), "body_too_large");
     let never =
@@ -93,7 +93,7 @@ async fn bodies_are_bounded_in_size_and_time() {
 }
 
 #[tokio::test]
-async fn only_own_names_are_answered_where_they_are_known() {
+async fn foreign_host_names_are_refused_if_own_names_are_set() {
     let web = WebGuard { hosts: vec!["localhost".to_owned()], origins: Vec::new() };
     let limits = malote_front_http::Limits { web, ..Default::default() };
     let broker = Broker::limited(limits, |_| {});
@@ -112,8 +112,8 @@ async fn only_own_names_are_answered_where_they_are_known() {
 }
 
 #[tokio::test]
-async fn answers_are_bounded_in_bytes_and_nothing_is_lost_by_it() {
-    // However slow the machine, no lock runs out meanwhile.
+async fn answers_are_bounded_in_bytes_without_losing_messages() {
+    // Locks that do not expire during the test, even on a slow machine.
     let broker = with_queue(json!({"lock_ms": 3_600_000})).await;
     let body = "x".repeat(300_000);
     let small: Vec<Value> = (0..200).map(|n| json!({"body": n.to_string()})).collect();
@@ -190,7 +190,7 @@ mod access {
     const JSON: (&str, &str) = ("content-type", "application/json");
 
     #[tokio::test]
-    async fn dead_letters_go_back_only_by_those_who_may_send_there() {
+    async fn a_redrive_needs_the_permission_to_send() {
         let broker = Broker::with(|api| {
             api.access = Arc::new(Rules);
             api.authenticate = Arc::new(Rules);
@@ -206,7 +206,7 @@ mod access {
     }
 
     #[tokio::test]
-    async fn who_calls_and_what_they_may_is_asked_everywhere() {
+    async fn every_route_checks_caller_and_permission() {
         let broker = Broker::with(|api| {
             api.access = Arc::new(Rules);
             api.authenticate = Arc::new(Rules);
@@ -231,7 +231,7 @@ mod access {
             .raw("GET", &format!("{Q}%2F$deadletterqueue/messages"), &[ANA], "")
             .await
             .expect(200);
-        // A missing queue and a forbidden one look the same.
+        // A missing and a forbidden queue give the same answer.
         assert_eq!(
             broker.raw("GET", "/api/v1/queues/secret", &[BOB], "").await.problem(403),
             "forbidden"
@@ -242,11 +242,11 @@ mod access {
             broker.raw("POST", "/api/v1/send", &[BOB, JSON], batch).await.problem(403),
             "forbidden"
         );
-        // A backup holds every queue: one queue's grants are not enough.
+        // A backup contains every queue: grants on one queue are not enough.
         let backup = broker.raw("GET", "/api/v1/backup", &[ANA], "").await;
         assert_eq!(backup.problem(403), "forbidden");
         assert!(backup.json()["detail"].as_str().unwrap().contains("manage '*'"));
-        // Every route that names a queue asks before it looks.
+        // Every route with a queue checks the permission first.
         let document = broker.document.clone();
         for (path, item) in document["paths"].as_object().unwrap() {
             for method in item.as_object().unwrap().keys().filter(|_| path.contains("{queue}")) {
@@ -284,9 +284,9 @@ mod access {
         assert_eq!(broker.get("/livez").await.status, 200);
     }
 
-    /// An empty list would look like an answer.
+    /// An empty list would be misleading.
     #[tokio::test]
-    async fn lists_need_a_caller_and_show_what_it_may_see() {
+    async fn lists_need_a_caller_and_contain_what_it_may_see() {
         let broker = Broker::with(|api| {
             api.access = Arc::new(Rules);
             api.authenticate = Arc::new(Rules);
@@ -313,7 +313,7 @@ mod access {
             assert!(answer.json()["detail"].as_str().unwrap().contains("sign in"), "{path}");
         }
         let queues = |list: serde_json::Value| list["queues"].as_array().unwrap().len();
-        // Another queue, which nobody may see.
+        // Another queue, which no caller may see.
         let secret = malote_model::QueueName::new("secret").unwrap();
         broker.api.engine.declare(secret, Default::default()).await.unwrap();
         let seen = broker.raw("GET", "/api/v1/queues", &[BOB], "").await.expect(200);

@@ -1,4 +1,4 @@
-//! What was allowed once is checked again when permissions change: consumers, waits, staged work, whole connections.
+//! Permissions are checked again when they change: for consumers, waits, staged operations and connections.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-/// Lets everyone do everything, until it does not.
+/// Allows everything until it is switched off.
 struct Switch {
     allowed: Mutex<bool>,
     known: Mutex<bool>,
@@ -54,7 +54,7 @@ impl Access for Switch {
     }
 }
 
-/// Everyone is Ana.
+/// Every caller is Ana.
 struct Ana;
 
 impl Authenticate for Ana {
@@ -82,7 +82,7 @@ async fn start() -> (Listening, Arc<Switch>) {
 }
 
 #[tokio::test]
-async fn a_consumer_ends_and_what_it_staged_is_not_committed() {
+async fn a_consumer_ends_and_staged_operations_are_not_committed() {
     let (to, switch) = start().await;
     let mut client = Client::connect(&to).await;
     Client::ok(client.ask("attach", json!({"consumer": 7, "queue": "q", "credit": 9})).await);
@@ -98,12 +98,12 @@ async fn a_consumer_ends_and_what_it_staged_is_not_committed() {
     let facts = to.broker.get("/api/v1/queues/q").await.expect(200);
     let counts = &facts["counts"];
     assert_eq!((&counts["ready"], &counts["consumers"]), (&json!(0), &json!(0)), "{facts}");
-    // The connection itself is still good.
+    // The connection itself still works.
     Client::ok(client.ask("attach", json!({"consumer": 8, "queue": "q", "credit": 9})).await);
 }
 
 #[tokio::test]
-async fn a_connection_whose_credential_is_gone_is_closed() {
+async fn a_connection_with_a_removed_credential_is_closed() {
     let (to, switch) = start().await;
     let mut client = Client::connect(&to).await;
     Client::ok(client.ask("attach", json!({"consumer": 7, "queue": "q", "credit": 9})).await);

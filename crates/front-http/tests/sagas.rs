@@ -1,4 +1,4 @@
-//! Sagas as they are seen over HTTP: what workers wrote into the states of sessions.
+//! Sagas over HTTP: the states that workers write into sessions.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ async fn broker() -> Broker {
     broker
 }
 
-/// Writes a state as a worker does: with the settlement of the message that drives the saga.
+/// Writes a state like a worker: together with the settlement of the message.
 async fn write(broker: &Broker, id: &str, state: &str) {
     let held = broker.post(&format!("{Q}/sessions/accept"), json!({"session": id})).await;
     let token = held.expect(200)["token"].clone();
@@ -41,7 +41,7 @@ fn state(status: &str, step: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_saga_is_seen_with_its_steps() {
+async fn a_saga_is_shown_with_its_steps() {
     let broker = broker().await;
     write(&broker, "17", &state("running", "waiting")).await;
     let saga = broker.get("/api/v1/sagas/order/17").await.expect(200);
@@ -55,14 +55,14 @@ async fn a_saga_is_seen_with_its_steps() {
 }
 
 #[tokio::test]
-async fn sagas_are_listed_in_pages_and_what_is_none_is_left_out() {
+async fn sagas_are_listed_in_pages_without_other_sessions() {
     let broker = broker().await;
     for n in 0..70 {
         write(&broker, &format!("s{n}"), &state("running", "waiting")).await;
     }
     write(&broker, "not-a-saga", "hello").await;
     write(&broker, "tomorrows", &state("running", "waiting").replace(":1,", ":2,")).await;
-    // Started, and not begun by any worker.
+    // Started, but not handled by a worker yet.
     broker.post(&format!("{Q}/messages?session=new"), json!({})).await.expect(201);
     let (mut seen, mut after) = (BTreeSet::new(), None::<String>);
     loop {
@@ -82,7 +82,7 @@ async fn sagas_are_listed_in_pages_and_what_is_none_is_left_out() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_said() {
+async fn missing_sagas_are_reported() {
     let broker = broker().await;
     assert_eq!(broker.get("/api/v1/sagas/order/17").await.problem(404), "saga_not_found");
     assert_eq!(broker.get("/api/v1/sagas/other").await.problem(404), "queue_not_found");

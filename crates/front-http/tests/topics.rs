@@ -32,7 +32,7 @@ async fn topics_are_declared_listed_and_deleted() {
     let bad = json!({"dedup": {"window_ms": 5, "per_session": true}});
     assert_eq!(broker.put("/api/v1/topics/x", bad).await.problem(400), "bad_spec");
     assert_eq!(
-        broker.put("/api/v1/topics/x", json!({"kind": "queue"})).await.problem(400),
+        broker.put("/api/v1/topics/x", json!({"kind": "circle"})).await.problem(400),
         "bad_field"
     );
     assert_eq!(broker.put("/api/v1/topics/$x", json!({})).await.problem(400), "bad_name");
@@ -52,7 +52,7 @@ async fn topics_are_declared_listed_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_subscription_is_made_with_its_rules_and_gets_copies() {
+async fn a_subscription_is_created_with_its_rules_and_gets_copies() {
     let broker = Broker::start();
     broker.put(T, json!({})).await.expect(201);
     let large = json!({
@@ -245,7 +245,7 @@ async fn wrong_rules_are_explained_with_their_position() {
 }
 
 #[tokio::test]
-async fn a_rule_is_tried_on_a_message_and_nothing_is_stored() {
+async fn a_rule_is_tested_without_storing_anything() {
     let broker = Broker::start();
     let test = |filter: Value, action: Value, message: Value| {
         let mut asked = json!({"filter": filter, "message": message});
@@ -264,7 +264,7 @@ async fn a_rule_is_tried_on_a_message_and_nothing_is_stored() {
     let changed = test(json!({"sql": "total = 7"}), action, message).await.expect(200);
     assert_eq!(changed["message"]["properties"], json!({"total": 8}));
     assert_eq!(changed["message"]["subject"], "seen");
-    // What is unknown does not match.
+    // An unknown value does not match.
     let unknown = test(json!({"sql": "missing > 7"}), Value::Null, json!({})).await.expect(200);
     assert_eq!(unknown["matches"], false);
     let refused = test(json!({"sql": "total >"}), Value::Null, json!({})).await;
@@ -299,7 +299,7 @@ async fn sends_reach_topics_and_queues_at_once_and_schedules_are_cancelled() {
         .raw("POST", &format!("{T}/messages?at=2100-01-01T00:00:00Z"), &[], "later")
         .await
         .expect(201);
-    assert_eq!(later.get("copies"), None, "nobody knows yet");
+    assert_eq!(later.get("copies"), None, "unknown until it is routed");
     assert_eq!(broker.get(T).await.expect(200)["scheduled"], 1);
     let cancel = json!({"seqs": [later["seq"]]});
     let path = format!("{T}/scheduled/cancel");
@@ -309,7 +309,7 @@ async fn sends_reach_topics_and_queues_at_once_and_schedules_are_cancelled() {
 }
 
 #[tokio::test]
-async fn dead_letters_tell_every_time_that_they_died() {
+async fn dead_letters_list_all_their_deaths() {
     let broker = Broker::start();
     broker.put("/api/v1/topics/dead", json!({"kind": "fanout"})).await.expect(201);
     broker.put(Q, json!({"failed_max": 1, "dead_letter": {"topic": "dead"}})).await.expect(201);
@@ -342,7 +342,7 @@ async fn dead_letters_tell_every_time_that_they_died() {
     assert_eq!(dead["messages"][0]["dead_letter"]["reason"], "Bad");
 }
 
-/// Each caller may do what its name says: `send:sales` and nothing else.
+/// The name of a caller is its permission: `send:sales` may only send to `sales`.
 struct Named;
 
 impl Authenticate for Named {
@@ -367,7 +367,7 @@ impl Access for Named {
 }
 
 #[tokio::test]
-async fn grants_are_asked_by_the_names_of_topics_and_of_subscription_queues() {
+async fn grants_use_the_names_of_topics_and_subscription_queues() {
     let broker = Broker::with(|api| {
         api.access = Arc::new(Named);
         api.authenticate = Arc::new(Named);
@@ -392,14 +392,14 @@ async fn grants_are_asked_by_the_names_of_topics_and_of_subscription_queues() {
     let many = json!({"messages": [{"topic": "sales"}, {"queue": "orders"}]});
     assert_eq!(call("send:sales", "POST", "/api/v1/send", many.clone()).await, 403);
     assert_eq!(call("send:sales,send:orders", "POST", "/api/v1/send", many).await, 201);
-    // A rule needs both ends; a subscription is its own.
+    // A rule needs permissions on both objects; a subscription belongs to its topic.
     let rule = "/api/v1/topics/sales/queues/orders/rules/r";
     assert_eq!(call("manage:orders", "PUT", rule, json!({})).await, 403);
     assert_eq!(call("manage:sales", "PUT", rule, json!({})).await, 403);
     assert_eq!(call("manage:sales,manage:orders", "PUT", rule, json!({})).await, 201);
     let own = "/api/v1/topics/sales/subscriptions/s/rules/r";
     assert_eq!(call("manage:sales/Subscriptions/s", "PUT", own, json!({})).await, 201);
-    // Nobody reaches a queue or topic through the specification of another.
+    // A caller cannot send to a queue or topic through the settings of another.
     let forward = json!({"forward_to": {"topic": "sales"}});
     let dead = json!({"dead_letter": {"queue": "orders"}});
     let mine = "/api/v1/queues/mine";
@@ -409,7 +409,7 @@ async fn grants_are_asked_by_the_names_of_topics_and_of_subscription_queues() {
     assert_eq!(call("manage:mine", "PATCH", mine, forward.clone()).await, 403);
     assert_eq!(call("manage:mine", "PATCH", mine, json!({"lock_ms": 5})).await, 200);
     assert_eq!(call("manage:mine,send:sales", "PATCH", mine, forward).await, 200);
-    // What one may not see is not listed.
+    // Lists contain only what the caller may see.
     let rules = format!("{T}/rules");
     for (who, count) in [("send:sales", 0), ("send:sales,receive:orders", 1), ("manage:sales", 3)] {
         let list = broker.raw("GET", &rules, &[("x-as", who)], "").await.expect(200);

@@ -239,7 +239,7 @@ async fn replace_rules(
     rules: Vec<Rule>,
 ) -> Result<(), EngineError> {
     const RULES_MAX: usize = 10_000;
-    let there = engine.rules(topic.clone(), Some(queue.clone()), None, RULES_MAX).await?;
+    let there = engine.rules(topic.clone(), Some(queue.clone().into()), None, RULES_MAX).await?;
     for binding in there.iter().filter(|binding| !rules.contains(&binding.rule)) {
         engine.unbind(topic.clone(), queue.clone(), binding.rule.name.clone()).await?;
     }

@@ -46,7 +46,6 @@ use tokio_util::task::TaskTracker;
 
 pub use listen::{claims, router, serve};
 pub use ops::ACTIONS;
-pub use ops::metrics::{History, NoHistory, Sample};
 pub use sigv4::Keys;
 
 use expiring_map::ExpiringMap;
@@ -89,7 +88,7 @@ struct SqsState {
     chance: Chance,
     access: Arc<dyn Access>,
     verifier: sigv4::Verifier,
-    history: Arc<dyn History>,
+    history: Arc<malote_engine::History>,
     settings: Settings,
     shutdown: CancellationToken,
     bodies: Arc<Semaphore>,
@@ -113,7 +112,7 @@ impl Sqs {
         engine: Engine,
         access: Arc<dyn Access>,
         keys: Arc<dyn Keys>,
-        history: Arc<dyn History>,
+        history: Arc<malote_engine::History>,
         settings: Settings,
         shutdown: CancellationToken,
     ) -> Self {

@@ -13,7 +13,7 @@ use axum::http::{Method, Request};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use malote_engine::{Engine, Running, Settings};
-use malote_front_sqs::{ACTIONS, Keys, NoHistory, Sqs, router};
+use malote_front_sqs::{ACTIONS, Keys, Sqs, router};
 use malote_model::audit::AuditList;
 use malote_model::{
     Access, Action, Audit, AuditAction, AuditEntry, AuditProtocol, CallerKind, Denied, Principal,
@@ -70,7 +70,7 @@ impl Broker {
         let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
         engine.declare(QueueName::new("orders").unwrap(), Default::default()).await.unwrap();
         let recorder = Arc::new(Recorder::default());
-        let (keys, history) = (Arc::new(OneKey), Arc::new(NoHistory));
+        let (keys, history) = (Arc::new(OneKey), Arc::default());
         let (settings, shutdown) = Default::default();
         let (settings, shutdown): (malote_front_sqs::Settings, CancellationToken) =
             (settings, shutdown);

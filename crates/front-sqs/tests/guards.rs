@@ -13,7 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http_body_util::BodyExt;
 use malote_engine::{Engine, Running, Settings};
-use malote_front_sqs::{Keys, NoHistory, Sqs, router};
+use malote_front_sqs::{Keys, Sqs, router};
 use malote_model::access::AllowAll;
 use malote_model::{
     Access, Action, DeadLetterTarget, Denied, Message, Principal, QueueName, QueueSpec, Resource,
@@ -58,7 +58,7 @@ impl Broker {
         let web = WebGuard { hosts: vec!["localhost".into()], origins: Vec::new() };
         let settings = malote_front_sqs::Settings { web, ..Default::default() };
         let keys = Arc::new(OneKey { open });
-        let (history, shutdown) = (Arc::new(NoHistory), CancellationToken::new());
+        let (history, shutdown) = (Arc::default(), CancellationToken::new());
         let sqs = Sqs::new(engine.clone(), access, keys, history, settings, shutdown);
         Self { engine, router: router(sqs, false), _running: running, _dir: dir }
     }

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 /// A number of bytes, taken in shares. At a bound there is no share, and the request is refused as busy.
 #[derive(Debug)]
@@ -12,6 +14,8 @@ pub struct Budget {
     bytes_max: usize,
     address_bytes_max: usize,
     taken: Mutex<Taken>,
+    /// Wakes those that wait for room.
+    freed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -32,7 +36,12 @@ pub struct Share {
 impl Budget {
     /// A budget of `bytes_max`, of which one address may take `address_bytes_max`.
     pub fn new(bytes_max: usize, address_bytes_max: usize) -> Arc<Budget> {
-        Arc::new(Budget { bytes_max, address_bytes_max, taken: Mutex::default() })
+        Arc::new(Budget {
+            bytes_max,
+            address_bytes_max,
+            taken: Mutex::default(),
+            freed: Notify::new(),
+        })
     }
 
     /// A share, if there is room. One that exceeds the bound of its address must be the only one of the address.
@@ -47,6 +56,27 @@ impl Budget {
         taken.bytes += bytes;
         taken.of.insert(address, own + bytes);
         Some(Share { budget: self.clone(), address, bytes })
+    }
+
+    /// A share, as soon as there is room. One that exceeds the whole budget waits until it is the only one.
+    pub async fn wait(self: &Arc<Self>, address: IpAddr, bytes: usize) -> Share {
+        loop {
+            let mut freed = pin!(self.freed.notified());
+            freed.as_mut().enable();
+            let share = self.take(address, bytes.min(self.bytes_max));
+            if let Some(share) = share {
+                return share;
+            }
+            freed.await;
+        }
+    }
+
+    /// Whether the address has room for `bytes` more. The answer may be outdated at once.
+    pub fn has_room(&self, address: IpAddr, bytes: usize) -> bool {
+        let taken = self.taken.lock();
+        let own = taken.of.get(&address).copied().unwrap_or_default();
+        taken.bytes.saturating_add(bytes) <= self.bytes_max
+            && own.saturating_add(bytes) <= self.address_bytes_max
     }
 }
 
@@ -74,6 +104,8 @@ impl Drop for Share {
                 taken.of.remove(&self.address);
             }
         }
+        drop(taken);
+        self.budget.freed.notify_waiters();
     }
 }
 
@@ -98,5 +130,21 @@ mod tests {
         drop(taken);
         assert!(budget.take(a, 100).is_some(), "more than an address may have goes alone");
         assert!(budget.take(a, 101).is_none(), "more than there is");
+    }
+
+    #[tokio::test]
+    async fn a_waiting_share_is_taken_when_another_comes_back() {
+        let budget = Budget::new(100, 60);
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let first = budget.take(address, 50).unwrap();
+        assert!(!budget.has_room(address, 20) && budget.has_room(address, 10));
+        let waiting = tokio::spawn({
+            let budget = budget.clone();
+            async move { budget.wait(address, 1000).await.bytes() }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        drop(first);
+        assert_eq!(waiting.await.unwrap(), 100, "more than the whole budget counts as all of it");
     }
 }

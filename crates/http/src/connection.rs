@@ -5,7 +5,7 @@
 //! | sends its request head slowly | [`ConnectionLimits::head_time_max`] for the whole head |
 //! | sends no request | [`ConnectionLimits::idle_time_max`] |
 //! | reads its answer slowly | [`ConnectionLimits::write_pause_max`] for each [`WRITE_BYTES_MIN`] |
-//! | requests large answers and reads none | [`ConnectionLimits::answers`], of all connections and of each address |
+//! | requests large answers and reads none | [`ConnectionLimits::pages`] and [`ConnectionLimits::received`], of all connections and of each address |
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -77,9 +77,24 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// State of a connection that becomes a WebSocket, as an extension of its request: whether its peer is authenticated,
-/// the token that closes it, and its entry in the server's count of connections.
-pub type KeptConnection = (Arc<AtomicBool>, CancellationToken, Arc<dyn Any + Send + Sync>);
+/// The server's entry for a connection, as an extension of a request that upgrades it to a WebSocket.
+#[derive(Clone)]
+pub struct ConnectionSlot {
+    /// Whether the peer is authenticated.
+    pub authenticated: Arc<AtomicBool>,
+    /// Cancelled when the server closes the connection to make room for others.
+    pub evicted: CancellationToken,
+    /// Counts the connection until it is dropped.
+    pub permit: Arc<dyn Any + Send + Sync>,
+}
+
+impl Default for ConnectionSlot {
+    /// A connection that nobody counts or evicts, for tests without a server.
+    fn default() -> Self {
+        let (authenticated, evicted) = (Arc::default(), CancellationToken::new());
+        Self { authenticated, evicted, permit: Arc::new(()) }
+    }
+}
 
 /// The answer of a front end to a request that is refused because the server is busy, for this reason.
 pub type BusyAnswer = fn(&'static str) -> Response<Body>;
@@ -104,19 +119,23 @@ where
     let router = TowerToHyperService::new(router);
     let requests = Arc::new(Requests::default());
     let stream = TimedStream::new(stream, limits, requests.clone());
-    let answers = limits.answers.clone();
+    let (pages, received) = (limits.pages.clone(), limits.received.clone());
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(peer.address));
         // Before the answer: the server must not evict a connection whose authenticated request waits.
         request.extensions_mut().insert(PeerMark(peer.known.clone()));
         if request.headers().contains_key(UPGRADE) {
-            let kept: KeptConnection =
-                (peer.known.clone(), peer.evicted.clone(), peer.place.clone());
-            request.extensions_mut().insert(kept);
+            request.extensions_mut().insert(ConnectionSlot {
+                authenticated: peer.known.clone(),
+                evicted: peer.evicted.clone(),
+                permit: peer.place.clone(),
+            });
         }
+        // A repeated GET gives the same answer. The answer to another request may be the only copy of its messages.
+        let can_repeat = request.method().is_safe();
         let pending = requests.begin();
         let refused = peer.health_only && !HEALTH.contains(&request.uri().path());
-        let (peer, answers) = (peer.clone(), answers.clone());
+        let (peer, pages, received) = (peer.clone(), pages.clone(), received.clone());
         let answering = (!refused).then(|| router.call(request));
         async move {
             let mut response = match answering {
@@ -126,8 +145,10 @@ where
             // An answer in memory is counted until it is written. A streamed answer has its own bound.
             let bytes = response.body().size_hint().exact().unwrap_or(0) as usize;
             let mut share = None;
-            if bytes > ANSWER_BYTES_MIN {
-                share = answers.take(peer.address.ip(), bytes);
+            if bytes > ANSWER_BYTES_MIN && !can_repeat {
+                share = Some(received.wait(peer.address.ip(), bytes).await);
+            } else if bytes > ANSWER_BYTES_MIN {
+                share = pages.take(peer.address.ip(), bytes);
                 if share.is_none() {
                     let why = "too many answers wait to be read: read them, or ask for less";
                     response = busy(why);
@@ -136,9 +157,11 @@ where
             if peer.health_only {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok::<_, Infallible>(
-                response.map(|body| CountedBody { body, _until_written: (pending, share) }),
-            )
+            Ok::<_, Infallible>(response.map(|body| CountedBody {
+                body,
+                _pending: pending,
+                share: share.map(Arc::new),
+            }))
         }
     });
     let connection = http1::Builder::new()
@@ -160,7 +183,20 @@ where
 /// A body, and what is counted until it is written.
 struct CountedBody {
     body: Body,
-    _until_written: (PendingRequest, Option<Share>),
+    _pending: PendingRequest,
+    share: Option<Arc<Share>>,
+}
+
+/// Bytes of an answer. The connection takes a whole answer out of its body at once; only these last until it is written.
+struct CountedBytes {
+    bytes: Bytes,
+    _share: Arc<Share>,
+}
+
+impl AsRef<[u8]> for CountedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl HttpBody for CountedBody {
@@ -171,7 +207,14 @@ impl HttpBody for CountedBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        Poll::Ready(frame.map(|frame| {
+            let counted = |bytes| match &self.share {
+                Some(share) => Bytes::from_owner(CountedBytes { bytes, _share: share.clone() }),
+                None => bytes,
+            };
+            Ok(frame?.map_data(counted))
+        }))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -384,7 +427,8 @@ mod tests {
             idle_time_max: Duration::from_secs(300),
             write_pause_max: Duration::from_secs(60),
             head_bytes_max: 64 << 10,
-            answers: Budget::new(1 << 20, 1 << 20),
+            pages: Budget::new(1 << 20, 1 << 20),
+            received: Budget::new(1 << 20, 1 << 20),
         }
     }
 
@@ -396,6 +440,7 @@ mod tests {
         let (ours, theirs) = tokio::io::duplex(1 << 10);
         let router = Router::new()
             .route("/small", get(|| async { "small" }))
+            .route("/large", get(large).post(large))
             .route("/livez", get(|| async { "ok" }));
         let peer = Peer { health_only, ..Peer::from(SocketAddr::from(ADDRESS)) };
         tokio::spawn(async move {
@@ -405,8 +450,17 @@ mod tests {
         ours
     }
 
+    /// An answer that uses the whole budget.
+    async fn large() -> Vec<u8> {
+        vec![b'x'; 1 << 20]
+    }
+
     async fn ask(stream: &mut DuplexStream, path: &str) {
-        let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+        send(stream, "GET", path).await;
+    }
+
+    async fn send(stream: &mut DuplexStream, method: &str, path: &str) {
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();
     }
 
@@ -474,5 +528,25 @@ mod tests {
             assert_eq!(status(&mut stream).await, expected, "{path}");
             stream.read_to_end(&mut Vec::new()).await.unwrap();
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_room_a_get_is_refused_and_a_post_waits() {
+        let limits = limits();
+        let mut unread = serve(limits.clone(), false);
+        ask(&mut unread, "/large").await;
+        assert_eq!(status(&mut unread).await, "HTTP/1.1 200 OK");
+        let mut refused = serve(limits.clone(), false);
+        ask(&mut refused, "/large").await;
+        assert_eq!(status(&mut refused).await, "HTTP/1.1 429 Too Many Requests");
+        // Their answers may be the only copy of received messages.
+        let (mut first, mut waiting) = (serve(limits.clone(), false), serve(limits, false));
+        send(&mut first, "POST", "/large").await;
+        assert_eq!(status(&mut first).await, "HTTP/1.1 200 OK", "unread pages do not stop it");
+        send(&mut waiting, "POST", "/large").await;
+        let early = tokio::time::timeout(Duration::from_secs(10), status(&mut waiting)).await;
+        assert!(early.is_err(), "{early:?}");
+        drop(first);
+        assert_eq!(status(&mut waiting).await, "HTTP/1.1 200 OK");
     }
 }

@@ -1,4 +1,4 @@
-//! HTTP connections for front ends: serving them, their limits, and the credentials of requests.
+//! HTTP connections: serving them, their limits, the credentials of requests, and a small client.
 //!
 //! | file | contains |
 //! |---|---|
@@ -7,17 +7,20 @@
 //! | `budget.rs` | memory that peers may use, in total and by address |
 //! | `credentials.rs` | `Authorization` headers, and the trait that verifies them |
 //! | `origin.rs` | origin and host checks against foreign web pages |
+//! | `client.rs` | the connection of a client, for the command line and benchmarks |
 //!
 //! It knows no protocol on top of HTTP: a front end passes its router, and its own answer for a busy server.
 
 mod budget;
+mod client;
 mod connection;
 mod credentials;
 mod limits;
 mod origin;
 
 pub use budget::{Budget, Share};
-pub use connection::{BusyAnswer, KeptConnection, Peer, serve_connection};
+pub use client::{ClientConnection, SendError, read_body};
+pub use connection::{BusyAnswer, ConnectionSlot, Peer, serve_connection};
 pub use credentials::{Authenticate, Authenticated, Credential, Nobody, Unauthenticated};
 pub use limits::ConnectionLimits;
 pub use origin::{check_origin, header_text};

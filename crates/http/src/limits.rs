@@ -16,6 +16,9 @@ pub struct ConnectionLimits {
     pub head_bytes_max: usize,
     /// A peer that reads nothing of its answer for this time, or only a few bytes, is disconnected.
     pub write_pause_max: Duration,
-    /// Answers in memory that are not written yet, of all connections. More are refused as busy.
-    pub answers: Arc<Budget>,
+    /// Answers to safe requests, such as GET, that are not written yet, of all connections. More are refused as busy.
+    pub pages: Arc<Budget>,
+    /// The other answers that are not written yet. They can be the only copy of received messages, so more of them wait.
+    /// The budget is separate, so that unread pages do not stop receivers.
+    pub received: Arc<Budget>,
 }

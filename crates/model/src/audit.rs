@@ -98,6 +98,8 @@ words! {
         ServiceBus "servicebus",
         /// The administration API of Service Bus.
         ServiceBusAdmin "servicebus_admin",
+        /// AMQP 0-9-1.
+        Rabbitmq "rabbitmq",
         /// A command that works on the data directory.
         Cli "cli",
         /// The server itself.

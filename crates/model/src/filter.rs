@@ -41,6 +41,9 @@ pub enum Filter {
     Correlation(Arc<Correlation>),
     /// Messages for which the condition is true.
     Sql(SqlFilter),
+    /// A share of the messages of a hash topic, in proportion to this weight. The topic's other rules decide too, so the
+    /// filter alone matches nothing.
+    Weight(u32),
 }
 
 /// How many values of a headers filter must match.
@@ -214,6 +217,7 @@ impl Filter {
             Self::Headers(_) => "headers",
             Self::Correlation(_) => "correlation",
             Self::Sql(_) => "sql",
+            Self::Weight(_) => "weight",
         }
     }
 
@@ -221,7 +225,7 @@ impl Filter {
     pub fn matches(&self, facts: &Facts<'_>) -> bool {
         match self {
             Self::All => true,
-            Self::None => false,
+            Self::None | Self::Weight(_) => false,
             Self::Key(key) => key == facts.key,
             Self::Pattern(pattern) => fits(pattern, facts.key),
             Self::Headers(headers) => headers.matches(facts),
@@ -243,6 +247,10 @@ impl Filter {
                 check_values(correlation.properties.iter().map(|(n, value)| (n, Some(value))))
             }
             Self::Sql(sql) => check_values(sql.parameters().iter().map(|(n, v)| (n, Some(v)))),
+            Self::Weight(weight) if *weight > limits::HASH_WEIGHT_MAX => {
+                Err(bad(format!("a weight must be from 0 to {}", limits::HASH_WEIGHT_MAX)))
+            }
+            Self::Weight(_) => Ok(()),
         }
     }
 }

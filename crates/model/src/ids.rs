@@ -101,6 +101,12 @@ impl QueueName {
         self.0.strip_suffix(INBOX_SEGMENT).is_some_and(|rest| rest.ends_with('/'))
     }
 
+    /// The topic whose inbox this is.
+    pub fn inbox_of(&self) -> Option<TopicName> {
+        let topic = self.0.strip_suffix(INBOX_SEGMENT)?.strip_suffix('/')?;
+        Some(TopicName(topic.into()))
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0

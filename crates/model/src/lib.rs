@@ -36,5 +36,5 @@ pub use queue::{
 pub use refusal::Refusal;
 pub use settlement::{Changes, DeadReason, Settlement};
 pub use sql::{SqlAction, SqlFilter};
-pub use topic::{Address, TopicKind, TopicSpec};
+pub use topic::{Address, HashOn, TopicKind, TopicSpec};
 pub use web::{Foreign, WebGuard};

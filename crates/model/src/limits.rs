@@ -82,6 +82,12 @@ pub const RULES_MAX: usize = 4_000_000;
 pub const RULE_NAME_BYTES_MAX: usize = 512;
 /// The key or pattern of a rule: as long as a message's key.
 pub const RULE_KEY_BYTES_MAX: usize = MESSAGE_ID_BYTES_MAX;
+/// The weight of a rule of a hash topic. Each unit costs a few places in the topic's table.
+pub const HASH_WEIGHT_MAX: u32 = 1000;
+/// Rules of one hash topic.
+pub const HASH_RULES_MAX: usize = 1000;
+/// Further routing keys of one message.
+pub const MORE_KEYS_MAX: usize = 1024;
 /// Values of one headers or correlation filter, and parameters of one SQL text.
 pub const RULE_VALUES_MAX: usize = 256;
 /// Names and values of one filter, roughly as encoded.

@@ -19,6 +19,12 @@ pub struct Message {
     pub session: Option<SessionId>,
     /// The partition or routing key. Defaults to the session.
     pub key: Option<String>,
+    /// Further routing keys. A topic routes the message by each of its keys; a queue gets one copy.
+    pub more_keys: Vec<String>,
+    /// Routing keys that are used once, when the message is sent. They are not stored.
+    pub blind_keys: Vec<String>,
+    /// The sender does not wait for the disk, whatever the durability of the queue. Not stored.
+    pub relaxed: bool,
     /// The subject: a label or a message type.
     pub subject: Option<String>,
     /// The destination that the sender had in mind. The engine does not use it.
@@ -101,6 +107,8 @@ pub struct Native {
 impl Native {
     /// AMQP 1.0, as Service Bus clients write it.
     pub const AMQP_10: u8 = 1;
+    /// AMQP 0-9-1: the exchange and the property section of the content header.
+    pub const AMQP_091: u8 = 2;
 }
 
 /// Application properties: ordered names with typed values. Names are unique.

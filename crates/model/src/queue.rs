@@ -60,6 +60,14 @@ pub struct QueueSpec {
     pub idle_ms_max: Option<u64>,
     /// The queue belongs to the connection that declared it, and is deleted with it.
     pub exclusive: bool,
+    /// Only one consumer receives at a time: the one with the highest priority that attached first. The next one takes
+    /// over when it leaves.
+    pub single_active: bool,
+    /// The queue and its messages do not survive a restart of the broker.
+    pub transient: bool,
+    /// Delete dead letters that have no destination, instead of keeping them in the queue's own set: the target drops
+    /// them, the dead-letter topic is missing or has no matching rule, or they would cycle.
+    pub discard_unroutable: bool,
     /// Forward all messages to this queue or topic.
     pub forward_to: Option<Address>,
     /// Names and values that front ends store with the queue. The engine ignores them: declarations that differ only in
@@ -94,6 +102,9 @@ impl Default for QueueSpec {
             auto_delete: false,
             idle_ms_max: None,
             exclusive: false,
+            single_active: false,
+            transient: false,
+            discard_unroutable: false,
             forward_to: None,
             labels: BTreeMap::new(),
         }
@@ -168,6 +179,8 @@ pub enum Overflow {
     DropOldest,
     /// The oldest message of the lowest priority is dead-lettered.
     DeadLetterOldest,
+    /// New messages are dead-lettered, and their senders get a refusal.
+    DeadLetterNewest,
 }
 
 /// Whether messages belong to sessions.
@@ -204,7 +217,8 @@ pub enum DeadLetterTarget {
         /// A routing key that replaces the message's own.
         key: Option<String>,
     },
-    /// Nowhere: they are deleted. Messages that a receiver dead-letters still go to the queue's own set.
+    /// Nowhere: they are deleted. Messages that a receiver dead-letters still go to the queue's own set, unless
+    /// [`QueueSpec::discard_unroutable`] is set.
     Drop,
 }
 
@@ -308,6 +322,7 @@ impl DisplayValue for Overflow {
             Self::Reject => "reject".into(),
             Self::DropOldest => "drop_oldest".into(),
             Self::DeadLetterOldest => "dead_letter_oldest".into(),
+            Self::DeadLetterNewest => "dead_letter_newest".into(),
         }
     }
 }
@@ -384,6 +399,9 @@ impl QueueSpec {
             auto_delete,
             idle_ms_max,
             exclusive,
+            single_active,
+            transient,
+            discard_unroutable,
             forward_to
         );
         None

@@ -1,6 +1,7 @@
 //! Why the engine refused a well-formed command. A refusal is never a bug and never an I/O error.
 
 use crate::ids::{LeaseToken, QueueName, Seq, SessionId, Timestamp, TopicName};
+use crate::topic::Address;
 
 /// Why a command was refused. Nothing has changed. Each front end maps refusals in one exhaustive `match`.
 #[allow(missing_docs)] // the field names say what they hold
@@ -42,12 +43,12 @@ pub enum Refusal {
     TopicInternal { topic: TopicName },
     /// A different rule with this name exists.
     #[error(
-        "queue `{queue}` already has a different rule `{rule}` on topic `{topic}`: remove it first"
+        "{} already has a different rule `{rule}` on topic `{topic}`: remove it first", target.quoted()
     )]
-    RuleDiffers { topic: TopicName, queue: QueueName, rule: String },
+    RuleDiffers { topic: TopicName, target: Address, rule: String },
     /// The rule does not exist.
-    #[error("queue `{queue}` has no rule `{rule}` on topic `{topic}`")]
-    RuleNotFound { topic: TopicName, queue: QueueName, rule: String },
+    #[error("{} has no rule `{rule}` on topic `{topic}`", target.quoted())]
+    RuleNotFound { topic: TopicName, target: Address, rule: String },
     /// The specification of a queue, topic or rule is invalid.
     #[error("{field}: {why}")]
     BadSpec { field: &'static str, why: String },

@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::filter::{Filter, Rule};
 use crate::ids::{QueueName, TopicName};
+use crate::limits;
 use crate::queue::{Dedup, Status};
 use crate::refusal::Refusal;
 
@@ -26,6 +27,16 @@ impl From<QueueName> for Address {
 impl From<TopicName> for Address {
     fn from(name: TopicName) -> Self {
         Self::Topic(name)
+    }
+}
+
+impl Address {
+    /// The kind and the name, for error messages.
+    pub fn quoted(&self) -> String {
+        match self {
+            Self::Queue(name) => format!("queue `{name}`"),
+            Self::Topic(name) => format!("topic `{name}`"),
+        }
     }
 }
 
@@ -51,6 +62,37 @@ pub struct TopicSpec {
     pub dedup: Option<Dedup>,
     /// Whether clients may send to it.
     pub status: Status,
+    /// The topic and its rules do not survive a restart of the broker.
+    pub transient: bool,
+    /// The topic that gets messages for which this topic has no matching rule.
+    pub alternate: Option<TopicName>,
+    /// What a hash topic hashes.
+    pub hash_on: HashOn,
+}
+
+/// What a hash topic hashes to choose the target of a message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum HashOn {
+    /// The routing key.
+    #[default]
+    Key,
+    /// The message id.
+    MessageId,
+    /// The correlation id.
+    CorrelationId,
+    /// A property. Messages without it are hashed as if it were empty.
+    Property(String),
+}
+
+impl fmt::Display for HashOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key => f.write_str("key"),
+            Self::MessageId => f.write_str("message_id"),
+            Self::CorrelationId => f.write_str("correlation_id"),
+            Self::Property(name) => write!(f, "property {name}"),
+        }
+    }
 }
 
 /// Which filters the rules of a topic may have.
@@ -67,6 +109,11 @@ pub enum TopicKind {
     Topic,
     /// Values of properties.
     Headers,
+    /// A weight. Each message goes to exactly one target, chosen by a hash: equal keys go to the same target while the
+    /// rules do not change.
+    Hash,
+    /// No rules: the key of a message names its queue. The name is relative to the folder of the topic's own name.
+    Queue,
 }
 
 impl TopicKind {
@@ -78,17 +125,21 @@ impl TopicKind {
             Self::Fanout => "fanout",
             Self::Topic => "topic",
             Self::Headers => "headers",
+            Self::Hash => "hash",
+            Self::Queue => "queue",
         }
     }
 
     /// Whether its rules may have this filter.
     pub fn takes(self, filter: &Filter) -> bool {
         match self {
-            Self::Filter => true,
+            Self::Filter => !matches!(filter, Filter::Weight(_)),
             Self::Direct => matches!(filter, Filter::Key(_)),
             Self::Fanout => matches!(filter, Filter::All),
             Self::Topic => matches!(filter, Filter::Pattern(_)),
             Self::Headers => matches!(filter, Filter::Headers(_)),
+            Self::Hash => matches!(filter, Filter::Weight(_)),
+            Self::Queue => false,
         }
     }
 
@@ -100,6 +151,8 @@ impl TopicKind {
             Self::Fanout => "the filter that takes everything",
             Self::Topic => "a pattern",
             Self::Headers => "headers",
+            Self::Hash => "a weight",
+            Self::Queue => "absent",
         }
     }
 }
@@ -107,7 +160,8 @@ impl TopicKind {
 impl TopicSpec {
     /// The first field in which `asked` differs: its name, its current value, and the value asked for.
     pub fn difference(&self, asked: &Self) -> Option<(&'static str, String, String)> {
-        let Self { kind, auto_delete, internal, dedup, status } = self;
+        let Self { kind, auto_delete, internal, dedup, status, transient, alternate, hash_on } =
+            self;
         let word = |kind: TopicKind| kind.word().to_owned();
         if *kind != asked.kind {
             return Some(("kind", word(*kind), word(asked.kind)));
@@ -115,6 +169,7 @@ impl TopicSpec {
         let flags = [
             ("auto_delete", *auto_delete, asked.auto_delete),
             ("internal", *internal, asked.internal),
+            ("transient", *transient, asked.transient),
         ];
         if let Some((field, is, asked)) = flags.into_iter().find(|(_, is, asked)| is != asked) {
             return Some((field, is.to_string(), asked.to_string()));
@@ -123,12 +178,32 @@ impl TopicSpec {
         if *dedup != asked.dedup {
             return Some(("dedup", shown(dedup), shown(&asked.dedup)));
         }
+        let shown = |topic: &Option<TopicName>| {
+            topic.as_ref().map_or("none".to_owned(), |topic| topic.to_string())
+        };
+        if *alternate != asked.alternate {
+            return Some(("alternate", shown(alternate), shown(&asked.alternate)));
+        }
+        if *hash_on != asked.hash_on {
+            return Some(("hash_on", hash_on.to_string(), asked.hash_on.to_string()));
+        }
         let word = |status: Status| status.word().to_owned();
         (*status != asked.status).then(|| ("status", word(*status), word(asked.status)))
     }
 
     /// Returns a refusal if the specification is invalid.
     pub fn check(&self) -> Result<(), Refusal> {
+        if let HashOn::Property(name) = &self.hash_on
+            && (name.is_empty() || name.len() > limits::RULE_NAME_BYTES_MAX)
+        {
+            let why =
+                format!("a property name must have 1 to {} bytes", limits::RULE_NAME_BYTES_MAX);
+            return Err(Refusal::BadSpec { field: "hash_on", why });
+        }
+        if self.hash_on != HashOn::Key && self.kind != TopicKind::Hash {
+            let why = "is only for hash topics".into();
+            return Err(Refusal::BadSpec { field: "hash_on", why });
+        }
         match &self.dedup {
             Some(dedup) if dedup.per_session => {
                 let why = "per_session is for queues: a topic has no sessions".into();
@@ -184,6 +259,7 @@ mod tests {
             Filter::Headers(Headers::default()),
             Filter::Correlation(Arc::new(Correlation::default())),
             Filter::Sql(SqlFilter::new("a = 1", vec![]).unwrap()),
+            Filter::Weight(1),
         ];
         let kinds = [
             (TopicKind::Filter, 0..7),
@@ -191,6 +267,8 @@ mod tests {
             (TopicKind::Fanout, 0..1),
             (TopicKind::Topic, 3..4),
             (TopicKind::Headers, 4..5),
+            (TopicKind::Hash, 7..8),
+            (TopicKind::Queue, 0..0),
         ];
         for (kind, takes) in kinds {
             for (i, filter) in filters.iter().enumerate() {

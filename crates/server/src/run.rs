@@ -9,14 +9,13 @@ use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::middleware::{Next, from_fn};
 use malote_engine::{Engine, Running};
+use malote_front_amqp091 as rabbitmq;
 use malote_front_http::{
     Api, Authenticate, Authenticated, Credential, Limits, Readiness, Unauthenticated,
 };
 use malote_front_servicebus as servicebus;
-use malote_front_sqs::{Sample, Sqs};
-use malote_model::{
-    Access, Audit, AuditEntry, AuditProtocol, CallerKind, Principal, QueueName, WebGuard,
-};
+use malote_front_sqs::Sqs;
+use malote_model::{Access, Audit, AuditEntry, AuditProtocol, CallerKind, Principal, WebGuard};
 
 use crate::audit::AuditLog;
 use crate::credentials::{CREDENTIALS_FILE, CredentialsError, KeyKind, Store};
@@ -28,7 +27,7 @@ use crate::net::{
 use crate::permissions::Permissions;
 use crate::reload::{Reload, keep_current};
 use crate::settings::Settings;
-use crate::shutdown::{Drained, Shutdown, Signals};
+use crate::shutdown::{Drained, Shutdown, StopSignals};
 use crate::systemd;
 
 /// Why the server did not start, or did not stop cleanly.
@@ -47,6 +46,9 @@ pub enum ServeError {
     /// The file with the entities to create at start is invalid.
     #[error("{path}: {why}")]
     ServiceBusConfig { path: String, why: String },
+    /// A virtual host of RabbitMQ cannot be created.
+    #[error("cannot create the virtual host `{name}`: {error}")]
+    VirtualHost { name: String, error: malote_engine::EngineError },
     /// The thread of the audit log cannot be started.
     #[error("cannot start the audit log: {0}")]
     Audit(#[source] std::io::Error),
@@ -175,10 +177,10 @@ pub async fn serve(
     let mut webs = [&listeners.http, &listeners.sqs].map(web_of).into_iter();
     let sqs_web = webs.find(|web| web.hosts.is_empty()).unwrap_or_else(|| web_of(&listeners.http));
     let sqs = Sqs::new(
-        engine,
-        access,
+        engine.clone(),
+        access.clone(),
         Arc::new(AccessKeys(store.clone())),
-        Arc::new(SqsHistory(api.history.clone())),
+        api.history.clone(),
         malote_front_sqs::Settings {
             account: settings.sqs.account.clone(),
             public_url: settings.sqs.public_url.clone(),
@@ -200,9 +202,19 @@ pub async fn serve(
     let sockets = tokio_util::task::TaskTracker::new();
     let administration = servicebus::Admin::new(bus.clone());
     let admin = admin_alone(&api, &administration, web_of(&listeners.servicebus_admin));
+    let users = Arc::new(RabbitmqUsers(store.clone()));
+    let mut rabbit = rabbitmq::Front::new(engine.clone(), access.clone(), users);
+    rabbit.consumer_timeout = settings.rabbitmq.consumer_timeout;
+    for vhost in &settings.rabbitmq.vhosts {
+        if let Err(error) = rabbit.create_vhost(vhost).await {
+            return Err(ServeError::VirtualHost { name: vhost.clone(), error });
+        }
+    }
+    let rabbit = Arc::new(rabbit);
     let bus = |listen| {
         let draining = shutdown.token().draining_token();
-        amqp(&api, &bus, &administration, web_of(listen), draining, &sockets)
+        let router = amqp(&api, &bus, &administration, web_of(listen), draining, &sockets);
+        Router { amqp091: Some(amqp091(&api, &rabbit)), ..router }
     };
     let (on_amqp, on_amqps) = (bus(&listeners.amqp), bus(&listeners.amqps));
     let amqp = Port::open("amqp", &listeners.amqp, on_amqp, admission.clone()).await?;
@@ -244,7 +256,7 @@ pub async fn serve(
     shutdown.set_ready();
     systemd::ready("serving");
 
-    let mut signals = Signals::of_process().map_err(ServeError::Signals)?;
+    let mut signals = StopSignals::of_process().map_err(ServeError::Signals)?;
     let mut tick = tokio::time::interval(POISON_CHECK);
     let failure = loop {
         tokio::select! {
@@ -309,7 +321,11 @@ fn sqs_alone(api: &Api, sqs: &Sqs) -> Router {
 }
 
 /// Serves HTTP/1 with the first router, or with the second one inside TLS.
-fn serve_http(api: &Api, routers: [axum::Router; 2], front: &'static str) -> crate::net::Handler {
+fn serve_http(
+    api: &Api,
+    routers: [axum::Router; 2],
+    front: &'static str,
+) -> crate::net::ConnectionHandler {
     let (limits, metrics) = (api.limits.connection(), api.metrics.clone());
     handler(move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
         let router = routers[usize::from(peer.tls.is_some())].clone();
@@ -376,6 +392,23 @@ fn amqp(
     Router { amqp10: Some(serve), http: Some(web), ..Router::default() }
 }
 
+/// AMQP 0-9-1, on the AMQP port.
+fn amqp091(api: &Api, front: &Arc<rabbitmq::Front>) -> crate::net::ConnectionHandler {
+    let (front, metrics) = (front.clone(), api.metrics.clone());
+    handler(move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
+        let (front, open) = (front.clone(), metrics.connection("rabbitmq"));
+        async move {
+            let _open = open;
+            let client =
+                rabbitmq::Peer { address: peer.remote.ip(), known: peer.permit.known.clone() };
+            let served = rabbitmq::serve_peer(stream, front, token.draining_token(), client);
+            if let Err(error) = served.await {
+                tracing::debug!(conn = peer.conn, front = peer.front, %error, "connection ended");
+            }
+        }
+    })
+}
+
 /// The banner: addresses and connection strings of each protocol, the data directory, and a first message.
 fn greeting(
     settings: &Settings,
@@ -415,6 +448,14 @@ fn greeting(
             port.local_addr()
         ));
         lines.push(format!("             Endpoint=sb://{};{key}{plain}", reachable(port)));
+        let (scheme, user) = match (settings.tls.required, open) {
+            (true, true) => ("amqps", "guest:guest"),
+            (true, false) => ("amqps", "USER:PASSWORD"),
+            (false, true) => ("amqp", "guest:guest"),
+            (false, false) => ("amqp", "USER:PASSWORD"),
+        };
+        let at = reachable(port);
+        lines.push(format!("             {scheme}://{user}@{at}/   (RabbitMQ clients)"));
     }
     if let Some(url) = admin.map(url) {
         lines.push(format!("  admin      {url}   (administration clients of Azure Service Bus)"));
@@ -466,29 +507,6 @@ impl malote_front_sqs::Keys for AccessKeys {
     }
 }
 
-/// The history of queues, for the CloudWatch API of SQS.
-struct SqsHistory(Arc<malote_front_http::history::History>);
-
-impl malote_front_sqs::History for SqsHistory {
-    fn samples(&self, queue: &QueueName) -> Vec<Sample> {
-        let samples = self.0.of(queue).into_iter().map(|point| Sample {
-            at_s: point.at / 1000,
-            visible: point.ready,
-            not_visible: point.locked,
-            delayed: point.delayed + point.scheduled,
-            oldest_age_s: point.oldest_age_ms.map(|ms| ms / 1000),
-            sent: point.sent,
-            received: point.delivered,
-            deleted: point.completed,
-            noisy_groups: point.noisy.tenants,
-            noisy_visible: point.noisy.ready,
-            noisy_not_visible: point.noisy.locked,
-            quiet_oldest_age_s: point.quiet_oldest_age_ms.map(|ms| ms / 1000),
-        });
-        samples.collect()
-    }
-}
-
 /// Authenticates callers of the HTTP API.
 struct HttpAuthenticator(Arc<Store>);
 
@@ -507,6 +525,24 @@ impl Authenticate for HttpAuthenticator {
                 }
             }
         })
+    }
+}
+
+/// Users of RabbitMQ clients.
+struct RabbitmqUsers(Arc<Store>);
+
+impl rabbitmq::Keys for RabbitmqUsers {
+    fn is_open(&self) -> bool {
+        self.0.is_open()
+    }
+
+    fn verify_password<'a>(
+        &'a self,
+        user: &'a str,
+        password: &'a str,
+        peer: IpAddr,
+    ) -> rabbitmq::Verified<'a> {
+        Box::pin(self.0.verify_password(user, password, peer))
     }
 }
 

@@ -109,7 +109,7 @@ impl Shutdown {
     }
 
     /// Runs until a signal comes, then drains.
-    pub async fn run(&self, mut signals: Signals, drain_timeout: Duration) -> Drained {
+    pub async fn run(&self, mut signals: StopSignals, drain_timeout: Duration) -> Drained {
         tokio::select! {
             _ = signals.next() => {}
             () = self.token.draining() => {}
@@ -119,7 +119,7 @@ impl Shutdown {
 
     /// Begins the drain if necessary, and waits until all tasks have ended, the deadline has passed, or another signal
     /// comes.
-    pub async fn drain(&self, signals: &mut Signals, drain_timeout: Duration) -> Drained {
+    pub async fn drain(&self, signals: &mut StopSignals, drain_timeout: Duration) -> Drained {
         self.begin();
         crate::systemd::stopping();
         tracing::info!(tasks = self.tasks.len(), "draining; a second signal stops immediately");
@@ -146,7 +146,7 @@ const DROP_WAIT: Duration = Duration::from_secs(1);
 
 /// The signals that end the process.
 #[derive(Debug)]
-pub struct Signals(SignalSource);
+pub struct StopSignals(SignalSource);
 
 #[derive(Debug)]
 enum SignalSource {
@@ -154,19 +154,19 @@ enum SignalSource {
     Manual(mpsc::Receiver<()>),
 }
 
-impl Signals {
+impl StopSignals {
     /// SIGTERM and SIGINT of this process; replaces their default action.
-    pub fn of_process() -> std::io::Result<Signals> {
-        Ok(Signals(SignalSource::Process {
+    pub fn of_process() -> std::io::Result<StopSignals> {
+        Ok(StopSignals(SignalSource::Process {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
         }))
     }
 
     /// Signals sent by a program, for tests and for embedded servers.
-    pub fn manual() -> (mpsc::Sender<()>, Signals) {
+    pub fn manual() -> (mpsc::Sender<()>, StopSignals) {
         let (sender, receiver) = mpsc::channel(4);
-        (sender, Signals(SignalSource::Manual(receiver)))
+        (sender, StopSignals(SignalSource::Manual(receiver)))
     }
 
     /// Waits for the next signal; forever if none can come.
@@ -201,7 +201,7 @@ mod tests {
             token.draining().await;
             tokio::time::sleep(Duration::from_secs(5)).await;
         });
-        let (signal, signals) = Signals::manual();
+        let (signal, signals) = StopSignals::manual();
         signal.send(()).await.unwrap();
         let watched = shutdown.clone();
         let run = tokio::spawn(async move { watched.run(signals, DRAIN).await });
@@ -214,7 +214,7 @@ mod tests {
     async fn the_deadline_ends_the_wait() {
         let shutdown = Shutdown::new();
         shutdown.spawn(std::future::pending());
-        let (signal, signals) = Signals::manual();
+        let (signal, signals) = StopSignals::manual();
         signal.send(()).await.unwrap();
         assert_eq!(shutdown.run(signals, DRAIN).await, Drained::Deadline { left: 1 });
     }
@@ -223,7 +223,7 @@ mod tests {
     async fn a_second_signal_stops_at_once() {
         let shutdown = Shutdown::new();
         shutdown.spawn(std::future::pending());
-        let (signal, signals) = Signals::manual();
+        let (signal, signals) = StopSignals::manual();
         signal.send(()).await.unwrap();
         signal.send(()).await.unwrap();
         let begun = tokio::time::Instant::now();
@@ -234,7 +234,7 @@ mod tests {
     #[tokio::test]
     async fn sigterm_and_sigint_are_signals() {
         use rustix::process::{Signal, getpid, kill_process};
-        let mut signals = Signals::of_process().unwrap();
+        let mut signals = StopSignals::of_process().unwrap();
         for signal in [Signal::TERM, Signal::INT] {
             kill_process(getpid(), signal).unwrap();
             signals.next().await;
@@ -245,7 +245,7 @@ mod tests {
     async fn a_program_can_begin_the_shutdown_without_a_signal() {
         let shutdown = Shutdown::new();
         shutdown.begin();
-        let (_signal, signals) = Signals::manual();
+        let (_signal, signals) = StopSignals::manual();
         assert_eq!(shutdown.run(signals, DRAIN).await, Drained::All);
     }
 }

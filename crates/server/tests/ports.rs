@@ -7,12 +7,12 @@ use hyper::body::Bytes;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use malote_server::net::{
-    Admission, ConnectionLimit, DetectedProtocol, Handler, PeerInfo, Port, Router, Stream, Tls,
-    handler,
+    Admission, ConnectionHandler, ConnectionLimit, DetectedProtocol, PeerInfo, Port, Router,
+    Stream, Tls, handler,
 };
 use malote_server::reload::Reload;
 use malote_server::settings::Certificate;
-use malote_server::shutdown::{Drained, Shutdown, ShutdownToken, Signals};
+use malote_server::shutdown::{Drained, Shutdown, ShutdownToken, StopSignals};
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Replies to every request with what it knows about the connection.
-fn toy_http() -> Handler {
+fn toy_http() -> ConnectionHandler {
     handler(async |stream: Stream, peer: PeerInfo, shutdown: ShutdownToken| {
         let text = format!("{} tls={}", peer.front, peer.tls.is_some());
         let service = service_fn(move |_| {
@@ -44,7 +44,7 @@ fn body(text: String) -> Full<Bytes> {
 }
 
 /// Reads the header again, to show that no byte was lost, and replies with its name.
-fn toy_amqp(name: &'static str) -> Handler {
+fn toy_amqp(name: &'static str) -> ConnectionHandler {
     handler(async move |mut stream: Stream, _: PeerInfo, _: ShutdownToken| {
         let mut header = [0; 8];
         if stream.read_exact(&mut header).await.is_ok() && header.starts_with(b"AMQP") {
@@ -78,6 +78,7 @@ impl Default for Options {
             router: Router {
                 http: Some(toy_http()),
                 amqp10: Some(toy_amqp("amqp10")),
+                amqp091: Some(toy_amqp("amqp091")),
                 health: false,
             },
         }
@@ -148,7 +149,7 @@ async fn one_port_serves_plain_tls_and_every_protocol() {
     assert!(get(server.connect().await).await.ends_with("http tls=false"));
     assert!(get(server.connect_tls().await).await.ends_with("http tls=true"));
     let (v091, v10) = (b"AMQP\x00\x00\x09\x01", b"AMQP\x03\x01\x00\x00");
-    assert_eq!(said(server.connect().await, v091).await, "amqp10");
+    assert_eq!(said(server.connect().await, v091).await, "amqp091");
     assert_eq!(said(server.connect().await, v10).await, "amqp10");
     assert_eq!(said(server.connect_tls().await, v10).await, "amqp10");
     assert_eq!(said(server.connect().await, b"AMQP\x01\x01\x00\x09").await, "amqp10");
@@ -169,20 +170,16 @@ async fn a_reloaded_certificate_serves_the_next_connection() {
 }
 
 #[tokio::test]
-async fn beyond_the_limit_connections_are_closed_at_once_and_counted() {
+async fn at_the_limit_a_new_connection_replaces_the_oldest_unauthenticated_one() {
     let server = serve(Options { connections_max: 2, ..Options::default() }).await;
-    let first = server.connect().await;
+    let mut first = server.connect().await;
     let second = server.connect().await;
-    let mut third = server.connect().await;
+    let third = server.connect().await;
     // Closed without a reply. Whether it ends with FIN or reset depends on the system.
-    assert!(!matches!(third.read(&mut [0; 1]).await, Ok(1..)));
-    assert_eq!((server.limit.counts().refused, server.limit.counts().open), (1, 2));
+    assert!(!matches!(first.read(&mut [0; 1]).await, Ok(1..)));
+    assert!(get(third).await.ends_with("http tls=false"));
     assert!(get(second).await.ends_with("http tls=false"));
-    drop(first);
-    while server.limit.counts().open > 0 {
-        tokio::task::yield_now().await;
-    }
-    assert!(get(server.connect().await).await.ends_with("http tls=false"));
+    assert_eq!(server.limit.counts().refused, 0);
 }
 
 #[tokio::test]
@@ -205,7 +202,7 @@ async fn plain_http_is_refused_with_a_hint_if_tls_is_required() {
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.contains(&format!("Content-Length: {}", body.len())), "{answer}");
-    assert_eq!(said(server.connect().await, b"AMQP\x00\x00\x09\x01").await, "");
+    assert_eq!(said(server.connect().await, b"AMQP\x03\x01\x00\x00").await, "");
     assert!(get(server.connect_tls().await).await.ends_with("tls=true"));
 }
 
@@ -222,7 +219,7 @@ async fn a_panic_in_a_handler_costs_one_connection() {
     let broken = handler(async |_: Stream, _: PeerInfo, _: ShutdownToken| panic!("a bug"));
     let router = Router { amqp10: Some(broken), ..Options::default().router };
     let server = serve(Options { router, ..Options::default() }).await;
-    assert_eq!(said(server.connect().await, b"AMQP\x00\x00\x09\x01").await, "");
+    assert_eq!(said(server.connect().await, b"AMQP\x03\x01\x00\x00").await, "");
     assert!(get(server.connect().await).await.ends_with("http tls=false"));
     while server.limit.counts().open > 0 {
         tokio::task::yield_now().await;
@@ -252,7 +249,7 @@ async fn draining_finishes_requests_and_takes_no_more() {
     // The handler must have the connection: one without a request may be dropped.
     begins.recv().await.unwrap();
 
-    let (signal, signals) = Signals::manual();
+    let (signal, signals) = StopSignals::manual();
     let shutdown = server.shutdown.clone();
     assert!(shutdown.is_ready());
     let run = tokio::spawn(async move { shutdown.run(signals, Duration::from_secs(30)).await });
@@ -284,7 +281,7 @@ async fn a_second_signal_drops_connections_at_once() {
     let mut stream = server.connect().await;
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     begins.recv().await.unwrap();
-    let (signal, signals) = Signals::manual();
+    let (signal, signals) = StopSignals::manual();
     signal.send(()).await.unwrap();
     signal.send(()).await.unwrap();
     let drained = server.shutdown.run(signals, Duration::from_secs(30)).await;

@@ -16,7 +16,7 @@ pub struct ServerVersion {
     pub api: String,
 }
 
-/// Files and free space in bytes, and the work of housekeeping since the start.
+/// File sizes and free space in bytes, and counters of compaction and verification since the start.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Disk"))]
 #[serde(default)]
@@ -31,17 +31,17 @@ pub struct DiskUsage {
     pub snapshot_bytes: u64,
     /// Free space on the disk; 0 if unknown
     pub free_bytes: u64,
-    /// Whether there is enough space to send messages
+    /// Whether free space suffices to accept messages
     pub publish_allowed: bool,
-    /// Records copied by compaction
+    /// Number of records copied by compaction
     pub copied: u64,
-    /// Segments used again
+    /// Number of segment files reused
     pub recycled: u64,
-    /// Bytes read again and verified
+    /// Bytes of the journal read again and verified
     pub scrubbed_bytes: u64,
-    /// Damaged parts of the journal
+    /// Number of damaged parts of the journal
     pub damaged: u64,
-    /// Replays of the journal that ended in a different state than the live one
+    /// Number of replays of the journal whose result differed from the live state
     pub diverged: u64,
 }
 
@@ -60,7 +60,7 @@ pub struct HealthReport {
     pub message_count: Option<u64>,
 }
 
-/// One hour of a queue.
+/// The history of a queue over the last hour.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "History"))]
 pub struct QueueHistory {
@@ -76,13 +76,13 @@ pub struct QueueHistory {
 pub struct HistoryPoint {
     /// Milliseconds since 1970
     pub at: u64,
-    /// Messages that wait for a receiver
+    /// Messages that can be received now
     pub ready: u64,
     /// Leased messages
     pub locked: u64,
     /// Messages that are not due yet
     pub delayed: u64,
-    /// Messages that are sent later
+    /// Scheduled messages
     pub scheduled: u64,
     /// Deferred messages
     pub deferred: u64,

@@ -10,45 +10,45 @@ use malote_model::audit::{
 use malote_model::{AuditAction, AuditProtocol, CallerKind};
 use serde::{Deserialize, Serialize};
 
-/// A record, as it is written.
+/// A record of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "AuditRecord"))]
 pub struct AuditLine {
-    /// Its number.
+    /// The number of the record
     pub seq: u64,
-    /// When, in milliseconds since 1970.
+    /// Time in milliseconds since 1970
     pub at: u64,
-    /// How often, if more than once.
+    /// Number of equal events that this record stands for; 1 if absent
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub count: u64,
-    /// Who called, or claimed to.
+    /// The caller, or the name that the caller claimed
     pub caller: String,
-    /// `user`, `key`, `token` …
+    /// The kind of the caller: `user`, `key`, `token` …
     #[cfg_attr(feature = "schema", schemars(extend("enum" = words(CallerKind::ALL.iter().map(|one| one.as_str())))))]
     pub kind: String,
-    /// Which key or token.
+    /// The id of the key or token
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential: Option<String>,
-    /// From where.
+    /// The address of the caller
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub address: Option<IpAddr>,
-    /// `http`, `native`, `sqs` …
+    /// The protocol: `http`, `native`, `sqs` …
     #[cfg_attr(feature = "schema", schemars(extend("enum" = words(AuditProtocol::ALL.iter().map(|one| one.as_str())))))]
     pub protocol: String,
-    /// `login`, `declare`, `delete` …
+    /// The action: `login`, `declare`, `delete` …
     #[cfg_attr(feature = "schema", schemars(extend("enum" = words(AuditAction::ALL.iter().map(|one| one.as_str())))))]
     pub action: String,
-    /// On what.
+    /// The object of the action, such as a queue
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub object: String,
-    /// The protocol's own name of the operation, a rule's name or a grant.
+    /// The protocol's own name of the operation, the name of a rule, or a grant
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
-    /// `done`, `refused` or `unknown`.
+    /// `done`, `refused` or `unknown`
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["done", "refused", "unknown"])))]
     pub outcome: String,
-    /// Why not.
+    /// Why the action was refused, or why its outcome is unknown
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -71,11 +71,11 @@ fn is_once(count: &u64) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "AuditRecords"))]
 pub struct AuditLines {
-    /// By their numbers.
+    /// The records, by number
     pub records: Vec<AuditLine>,
-    /// The log was searched up to this number.
+    /// The number of the last record that was searched
     pub last: u64,
-    /// `after` of the next page, if there is more.
+    /// `after` of the next page
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }

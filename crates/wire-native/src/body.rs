@@ -1,4 +1,4 @@
-//! Bytes of a message or of a session's state: text or base64 in JSON, `str` or `bin` in MessagePack.
+//! The bytes of a message body or of a session state: text or base64 in JSON, `str` or `bin` in MessagePack.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ impl BodyContent {
         Self::Text(Bytes::from(text.into()))
     }
 
-    /// The text, unless these are bytes.
+    /// The text, or `None` for bytes.
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(bytes) => std::str::from_utf8(bytes).ok(),
@@ -35,7 +35,7 @@ impl BodyContent {
         }
     }
 
-    /// The bytes, of text as UTF-8.
+    /// The bytes; text is UTF-8.
     pub fn as_bytes(&self) -> &[u8] {
         match self {
             Self::Text(bytes) | Self::Bytes(bytes) => bytes,
@@ -43,7 +43,7 @@ impl BodyContent {
         }
     }
 
-    /// The bytes, of text as UTF-8.
+    /// The bytes; text is UTF-8.
     pub fn into_bytes(self) -> Bytes {
         match self {
             Self::Text(bytes) | Self::Bytes(bytes) => bytes,
@@ -83,7 +83,7 @@ impl Serialize for BodyContent {
 impl<'de> Deserialize<'de> for BodyContent {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         if deserializer.is_human_readable() {
-            // Raw, so that a number keeps its digits and an object its order.
+            // Keep the raw text: numbers keep their digits, and objects keep their order.
             let raw = Box::<RawValue>::deserialize(deserializer)?;
             if raw.get().starts_with('"') {
                 return serde_json::from_str(raw.get())

@@ -1,11 +1,11 @@
-//! Pages of metrics for Prometheus: its classic text format 0.0.4, and OpenMetrics 1.0 for those who ask for it.
+//! Metrics pages for Prometheus: its text format 0.0.4 or, on request, OpenMetrics 1.0.
 //!
-//! The samples are the same in both; what differs are the lines about a metric and the end of the page. All names get
-//! the prefix `malote_`. <https://prometheus.io/docs/instrumenting/exposition_formats/>
+//! Both formats have the same samples. The HELP and TYPE lines and the end of the page differ. All names get the
+//! prefix `malote_`. <https://prometheus.io/docs/instrumenting/exposition_formats/>
 
 use std::fmt::{Display, Write as _};
 
-/// How a page is written.
+/// The format of a metrics page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// The text format, version 0.0.4, which every scraper reads.
@@ -15,21 +15,22 @@ pub enum Format {
     OpenMetrics,
 }
 
-/// What a metric is.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows. Its samples are called `NAME_total`.
+    /// Never decreases. Its samples are called `NAME_total`.
     Counter,
     /// Goes up and down.
     Gauge,
-    /// Counts by size: samples are written by [`write_histogram`].
+    /// Counts values by size. [`write_histogram`] writes its samples.
     Histogram,
-    /// A constant 1 whose labels are the news. Its sample is called `NAME_info`.
+    /// A constant 1 whose labels carry the information. Its sample is called `NAME_info`.
     Info,
 }
 
 impl Format {
-    /// The best format for an `Accept` header: OpenMetrics only if it is named, and at least as welcome as plain text.
+    /// The best format for an `Accept` header: OpenMetrics if the header names it with at least the quality of plain
+    /// text.
     pub fn of_accept(accept: &str) -> Self {
         let (mut open, mut classic) = (0, [None; 3]);
         for range in accept.split(',') {
@@ -52,12 +53,12 @@ impl Format {
                 _ => {}
             }
         }
-        // The most specific range counts.
+        // The most specific range applies.
         let plain = classic.into_iter().flatten().next().unwrap_or(0);
         if open > 0 && open >= plain { Self::OpenMetrics } else { Self::Classic }
     }
 
-    /// The `Content-Type` of such a page.
+    /// The `Content-Type` of a page in this format.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Classic => "text/plain; version=0.0.4; charset=utf-8",
@@ -66,13 +67,13 @@ impl Format {
     }
 }
 
-/// A quality between 0 and 1; what cannot be read is no preference.
+/// A quality between 0 and 1 in thousandths; unreadable text counts as 1.
 fn thousandths(text: &str) -> u32 {
     let quality = text.trim().parse::<f64>().unwrap_or(1.0);
     (quality.clamp(0.0, 1.0) * 1000.0) as u32
 }
 
-/// The lines about a metric, before its samples. All samples of a metric must follow at once.
+/// Writes the HELP and TYPE lines of a metric. All samples of the metric must follow before the next metric.
 pub fn write_head(out: &mut String, format: Format, name: &str, kind: Kind, help: &str) {
     let (suffix, word) = match (format, kind) {
         (Format::OpenMetrics, Kind::Counter) => ("", "counter"),
@@ -86,7 +87,7 @@ pub fn write_head(out: &mut String, format: Format, name: &str, kind: Kind, help
         write!(out, "# HELP malote_{name}{suffix} {help}.\n# TYPE malote_{name}{suffix} {word}\n");
 }
 
-/// One sample. `name` has the suffix that its kind asks for.
+/// Writes one sample. `name` includes the suffix of its kind.
 pub fn write_sample(out: &mut String, name: &str, labels: &[(&str, &str)], value: impl Display) {
     let _ = write!(out, "malote_{name}");
     for (nth, (label, text)) in labels.iter().enumerate() {
@@ -103,7 +104,8 @@ pub fn write_sample(out: &mut String, name: &str, labels: &[(&str, &str)], value
     let _ = writeln!(out, "{} {value}", if labels.is_empty() { "" } else { "}" });
 }
 
-/// The samples of one histogram. `counts` are those up to each of `ends`, each by itself, and one more for the rest.
+/// Writes the samples of one histogram. `counts` has one count for each bucket that ends at one of `ends`, not
+/// cumulative, and one for larger values.
 pub fn write_histogram(
     out: &mut String,
     name: &str,
@@ -112,7 +114,11 @@ pub fn write_histogram(
     counts: &[u64],
     sum: f64,
 ) {
-    assert_eq!(counts.len(), ends.len() + 1, "one count for each end, and one beyond");
+    assert_eq!(
+        counts.len(),
+        ends.len() + 1,
+        "one count for each bucket, and one for larger values"
+    );
     let (bucket, mut so_far) = (format!("{name}_bucket"), 0);
     // `{:?}` writes 1 as "1.0", the only spelling that OpenMetrics allows.
     let ends = ends.iter().map(|end| format!("{end:?}")).chain(["+Inf".to_owned()]);
@@ -125,14 +131,14 @@ pub fn write_histogram(
     write_sample(out, &format!("{name}_count"), labels, so_far);
 }
 
-/// The end of the page.
+/// Ends the page.
 pub fn write_end(out: &mut String, format: Format) {
     if format == Format::OpenMetrics {
         out.push_str("# EOF\n");
     }
 }
 
-/// A whole page that can be written in either format.
+/// A page that can be written in either format.
 #[derive(Clone, Debug, Default)]
 pub struct Page(Vec<Metric>);
 
@@ -145,12 +151,12 @@ struct Metric {
 }
 
 impl Page {
-    /// A metric; the samples that follow are its own.
+    /// Starts a metric. Samples that follow belong to it.
     pub fn head(&mut self, name: &'static str, kind: Kind, help: &'static str) {
         self.0.push(Metric { name, kind, help, samples: String::new() });
     }
 
-    /// One sample of the last metric.
+    /// Adds a sample to the last metric.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
         let Some(Metric { name, kind, samples, .. }) = self.0.last_mut() else { return };
         let suffix = match kind {
@@ -161,13 +167,13 @@ impl Page {
         write_sample(samples, &format!("{name}{suffix}"), labels, value);
     }
 
-    /// The samples of one histogram, of the last metric: see [`write_histogram`].
+    /// Adds a histogram to the last metric: see [`write_histogram`].
     pub fn histogram(&mut self, labels: &[(&str, &str)], ends: &[f64], counts: &[u64], sum: f64) {
         let Some(Metric { name, samples, .. }) = self.0.last_mut() else { return };
         write_histogram(samples, name, labels, ends, counts, sum);
     }
 
-    /// The metrics without the end of the page: more may follow.
+    /// Writes the metrics without the end of the page, so that more can follow.
     pub fn write(&self, out: &mut String, format: Format) {
         for Metric { name, kind, help, samples } in &self.0 {
             write_head(out, format, name, *kind, help);
@@ -175,7 +181,7 @@ impl Page {
         }
     }
 
-    /// The whole page.
+    /// Writes the whole page.
     pub fn render(&self, format: Format) -> String {
         let mut out = String::new();
         self.write(&mut out, format);
@@ -189,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn openmetrics_only_for_those_who_ask_for_it() {
+    fn openmetrics_is_used_only_on_request() {
         use Format::{Classic, OpenMetrics};
         let prometheus_2 = "application/openmetrics-text;version=1.0.0,\
             application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
@@ -217,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_formats_of_a_page() {
+    fn a_page_is_written_in_both_formats() {
         let mut page = Page::default();
         page.head("sent", Kind::Counter, "Messages sent");
         page.sample(&[("queue", "a\"\\\nb")], 3);

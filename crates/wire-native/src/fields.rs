@@ -1,12 +1,12 @@
-//! The field names of a struct, as serde knows them.
+//! The field names of a struct in its serialized form.
 
 use serde::de::value::Error;
 use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
 
-/// The names of a struct's fields; none for a type that is not a struct.
+/// The serialized field names of a struct; empty for other types.
 pub fn field_names<T: for<'de> Deserialize<'de>>() -> &'static [&'static str] {
     let mut names: &'static [&'static str] = &[];
-    // It only records what the struct asks for, and always fails.
+    // The recorder always fails, after it has recorded the names.
     let _ = T::deserialize(Recorder(&mut names));
     names
 }
@@ -27,7 +27,7 @@ impl<'de> Deserializer<'de> for Recorder<'_> {
         _: V,
     ) -> Result<V::Value, Error> {
         *self.0 = fields;
-        Err(Error::custom("only the names are of interest"))
+        Err(Error::custom("only the names are recorded"))
     }
 
     serde::forward_to_deserialize_any! {

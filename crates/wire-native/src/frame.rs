@@ -14,7 +14,7 @@ use crate::session::{HeldSession, SessionInfo};
 use crate::settings::QueueSettings;
 use crate::settle::{LeaseResult, SessionStateChange, SettleRequest};
 
-/// Frames in one WebSocket message.
+/// Maximum number of frames in one WebSocket message.
 pub const FRAMES_MAX: usize = 4096;
 /// Maximum nesting of a frame. Properties have their own, smaller bound.
 pub const FRAME_DEPTH_MAX: usize = 64;
@@ -114,7 +114,7 @@ frames! {
     BeginFrame { transaction: u64, }
     /// The reply is that of a send.
     CommitFrame { transaction: u64, }
-    /// Nothing that was staged happens.
+    /// Staged operations are dropped.
     RollbackFrame { transaction: u64, }
     /// The client chooses the number of the consumer.
     AttachFrame {
@@ -153,14 +153,14 @@ frames! {
         leases: Vec<String>,
         #[serde(skip_serializing_if = "Option::is_none")] lock_ms: Option<u64>,
     }
-    /// By name, or the next session that is ready.
+    /// A session by id, or the next one with messages.
     AcceptFrame {
         queue: String,
         #[serde(skip_serializing_if = "Option::is_none")] session: Option<String>,
         #[serde(default, skip_serializing_if = "is_zero")] wait_ms: u64,
         #[serde(skip_serializing_if = "Option::is_none")] lock_ms: Option<u64>,
     }
-    /// Leased messages of the session return to the queue uncounted.
+    /// Leased messages of the session return to the queue; no failure is counted.
     ReleaseFrame { queue: String, token: String, }
     /// Without a token, the caller needs the permission to manage the queue.
     GetStateFrame {
@@ -182,7 +182,7 @@ frames! {
     }
     /// The reply has `depth`.
     DepthFrame { queue: String, }
-    /// `leases` are those that the client knows: other leases of the connection are released and delivered again.
+    /// `leases` lists the leases that the client still has. Other leases of the connection are released.
     ResumeFrame {
         connection: u64,
         secret: String,
@@ -284,7 +284,7 @@ pub struct DeclaredQueue {
 /// The reply to an accept.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct AcceptedSession {
-    /// None if no session became ready in time
+    /// None if no session became available in time
     pub held: Option<HeldSession>,
 }
 
@@ -306,23 +306,23 @@ pub struct DepthReply {
     pub depth: QueueDepth,
 }
 
-/// All replies in one type, for a client that matches them with their requests later. Each reply has only its own
-/// fields.
+/// The fields of all replies, for a client that reads a reply before it looks up the request. Each reply has only
+/// its own fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct AnyReply {
-    /// Of a send or commit
+    /// In the reply to a send or commit
     pub messages: Option<Vec<SentMessage>>,
-    /// Of a settle or renew
+    /// In the reply to a settle or renew
     pub results: Option<Vec<LeaseResult>>,
-    /// Of an accept
+    /// In the reply to an accept
     pub held: Option<HeldSession>,
-    /// Of a read of a session's state
+    /// In the reply with a session state
     pub state: Option<BodyContent>,
-    /// Of a request for the load of a queue
+    /// In the reply with the load of a queue
     pub depth: Option<Box<QueueDepth>>,
-    /// Of a list of sessions
+    /// In a list of sessions
     pub sessions: Option<Vec<SessionInfo>>,
-    /// The next page of this list
+    /// `after` of the next page of this list
     pub next: Option<String>,
 }

@@ -1,15 +1,14 @@
 //! The native API: the requests, answers and frames that servers and clients exchange.
 //!
-//! Every type has one direction. Clients write a request and servers read it; unknown fields in it are refused.
-//! Servers write an answer and clients read it; unknown fields in it are ignored, because a newer server may add some.
-//! The same structs are JSON over HTTP, and JSON or MessagePack over the native connection. Only bytes differ by
-//! encoding: they are base64 in JSON and `bin` in MessagePack.
+//! Every type is a request or an answer. Unknown fields in a request are refused. Unknown fields in an answer are
+//! ignored, because a newer server may add some. The same structs are JSON over HTTP, and JSON or MessagePack over the
+//! native connection. Only bytes depend on the encoding: they are base64 in JSON and `bin` in MessagePack.
 //!
 //! The feature `schema` adds JSON Schemas, from which the server generates its OpenAPI document.
 //!
 //! | file | contains |
 //! |---|---|
-//! | `settings.rs`, `queue.rs` | queue settings; what a queue is and holds |
+//! | `settings.rs`, `queue.rs` | queue settings; queues and their counts |
 //! | `topic.rs`, `rule.rs` | topics, subscriptions and their rules |
 //! | `message.rs`, `body.rs`, `value.rs` | messages to send, received messages, bodies, typed properties |
 //! | `receive.rs`, `settle.rs`, `session.rs`, `dead_letter.rs`, `transaction.rs` | operations on messages |
@@ -48,12 +47,12 @@ pub use value::PropertyMap;
 
 use malote_model::Refusal;
 
-/// Why a request that was read cannot be carried out.
+/// Why a well-formed request cannot be executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestError {
-    /// Fields contradict each other, or a field has no meaning here.
+    /// Fields contradict each other, or a field does not apply.
     Field(String),
-    /// A value that the broker refuses.
+    /// The broker refused a value.
     Refused(Refusal),
 }
 

@@ -16,7 +16,7 @@ macro_rules! optional_fields {
     };
 }
 
-/// An enum of words, with conversions from and to an enum of the model.
+/// An enum that is serialized as words, with conversions from and to an enum of the model.
 macro_rules! words {
     ($(#[$meta:meta])* pub enum $name:ident for $model:ident {
         $($(#[$doc:meta])* $variant:ident $word:literal,)+

@@ -1,4 +1,4 @@
-//! Messages: to send, as received, and as looked at.
+//! Messages to send, received messages and peeked messages.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -32,7 +32,7 @@ pub struct NewMessage {
     /// Text, or any other JSON value, which is sent as its JSON text
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<BodyContent>,
-    /// A body that is not text, in JSON
+    /// The body as base64, in JSON
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<String>,
     /// The FIFO session of the message
@@ -47,6 +47,9 @@ pub struct NewMessage {
     /// Partition or routing key
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// Further routing keys: a topic routes the message by each of them
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_keys: Vec<String>,
     /// What the message is about
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
@@ -164,6 +167,7 @@ impl NewMessage {
             id: message.message_id,
             dedup_id: message.dedup_id,
             key: message.key,
+            more_keys: message.more_keys,
             subject: message.subject,
             to: message.to,
             reply_to: message.reply_to,
@@ -211,7 +215,7 @@ impl NewMessage {
         }
     }
 
-    /// The message of the model. The caller handles `queue`, `topic` and `session_from_key`.
+    /// Converts to a message of the model. The caller handles `queue`, `topic` and `session_from_key`.
     pub fn into_message(self) -> Result<Message, RequestError> {
         let bad = |why: &str| Err(RequestError::Field(why.to_owned()));
         let mut content_type = self.content_type;
@@ -241,6 +245,9 @@ impl NewMessage {
             origin_id: None,
             session: self.session.as_deref().map(SessionId::new).transpose()?,
             key: self.key,
+            more_keys: self.more_keys,
+            blind_keys: Vec::new(),
+            relaxed: false,
             subject: self.subject,
             to: self.to,
             reply_to: self.reply_to,
@@ -262,7 +269,7 @@ impl NewMessage {
 }
 
 impl From<ReceivedMessage> for NewMessage {
-    /// The same message again, without what only answers have.
+    /// The same message to send, without the fields that only answers have.
     fn from(received: ReceivedMessage) -> Self {
         Self {
             queue: None,
@@ -273,6 +280,7 @@ impl From<ReceivedMessage> for NewMessage {
             id: received.id,
             dedup_id: received.dedup_id,
             key: received.key,
+            more_keys: received.more_keys,
             subject: received.subject,
             to: received.to,
             reply_to: received.reply_to,
@@ -344,6 +352,9 @@ pub struct ReceivedMessage {
     /// Partition or routing key
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// Further routing keys: a topic routes the message by each of them
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_keys: Vec<String>,
     /// What the message is about
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
@@ -386,7 +397,7 @@ pub struct ReceivedMessage {
     /// The body, if it is text
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<BodyContent>,
-    /// The body, if it is not text, in JSON
+    /// The body as base64, in JSON, if it is not text
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<String>,
     /// The AMQP type of the body, if it is not plain text or bytes
@@ -409,7 +420,7 @@ pub struct ReceivedMessage {
     /// When the lease ends
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,
-    /// The state of a message that was looked at
+    /// The state of a peeked message
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "crate::receive::MessageStateWord"))]
     pub state: Option<Cow<'static, str>>,
@@ -457,6 +468,7 @@ impl ReceivedMessage {
             session: message.session.map(|s| s.as_str().to_owned()),
             dedup_id: message.dedup_id,
             key: message.key,
+            more_keys: message.more_keys,
             subject: message.subject,
             to: message.to,
             reply_to: message.reply_to,
@@ -500,6 +512,9 @@ impl ReceivedMessage {
             session: self.session.and_then(|id| SessionId::new(&id).ok()),
             dedup_id: self.dedup_id,
             key: self.key,
+            more_keys: self.more_keys,
+            blind_keys: Vec::new(),
+            relaxed: false,
             subject: self.subject,
             to: self.to,
             reply_to: self.reply_to,
@@ -568,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_is_text_and_anything_else_its_own_json() {
+    fn a_string_body_is_text_and_other_values_are_json_text() {
         let text = new(r#"{"body":"a\nb"}"#).unwrap();
         assert_eq!((&text.body.bytes[..], text.body.kind), (&b"a\nb"[..], BodyKind::Text));
         assert_eq!(text.content_type, None);

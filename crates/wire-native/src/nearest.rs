@@ -1,6 +1,6 @@
-//! "Did you mean …?": the nearest of a few known words.
+//! Suggestions for misspelled words ("did you mean …?").
 
-/// The known word that `word` was probably meant to be: at most a third of it differs.
+/// The known word with the smallest edit distance to `word`, if the distance is at most a third of its length.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: Vec<char> = word.chars().take(128).collect();
     let far = (word.len() / 3).max(1);
@@ -12,7 +12,7 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, candidate)| candidate)
 }
 
-/// Edits between two words (Levenshtein).
+/// The Levenshtein distance.
 fn distance(word: &[char], candidate: &str) -> usize {
     let mut row: Vec<usize> = (0..=word.len()).collect();
     for (i, c) in candidate.chars().enumerate() {
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_was_meant_and_nothing_far_off() {
+    fn suggests_similar_words_only() {
         let known = ["session", "subject", "ttl_ms", "to"];
         assert_eq!(nearest("sesion", known), Some("session"));
         assert_eq!(nearest("ttl", known), None);

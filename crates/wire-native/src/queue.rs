@@ -40,13 +40,13 @@ pub struct QueueList {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Counts"))]
 #[serde(default)]
 pub struct QueueCounts {
-    /// Messages that wait for a receiver
+    /// Messages that can be received now
     pub ready: u64,
     /// Leased messages
     pub locked: u64,
-    /// Messages that are not due yet, but have their place in the queue
+    /// Messages that are not due yet and keep their position in the queue
     pub delayed: u64,
-    /// Messages that are sent later
+    /// Scheduled messages: each is enqueued when it is due
     pub scheduled: u64,
     /// Deferred messages
     pub deferred: u64,
@@ -60,9 +60,9 @@ pub struct QueueCounts {
     pub consumers: u64,
     /// Sessions with messages or state
     pub sessions: u64,
-    /// Sessions that a receiver holds
+    /// Sessions held by a receiver
     pub sessions_held: u64,
-    /// Sessions that wait for a receiver
+    /// Sessions with messages that can be received now
     pub sessions_ready: u64,
 }
 
@@ -96,7 +96,7 @@ pub struct RemovedCount {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct QueueDepth {
-    /// Messages that wait for a receiver
+    /// Messages that can be received now
     pub ready: u64,
     /// Delayed and scheduled messages
     pub delayed: u64,
@@ -115,13 +115,13 @@ pub struct QueueDepth {
     pub sessions: Option<SessionCounts>,
 }
 
-/// Sessions of a queue by what they wait for.
+/// Sessions of a queue by state.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionCounts {
-    /// With messages that a receiver can take now
+    /// Sessions with messages that can be received now
     pub runnable: u64,
-    /// Held by a receiver
+    /// Sessions held by a receiver
     pub held: u64,
     /// Other sessions
     #[serde(default)]
@@ -132,7 +132,7 @@ pub struct SessionCounts {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Scale"))]
 pub struct QueueScale {
-    /// Ready and leased messages: counting only ready ones would stop workers in the middle of their work
+    /// Ready and leased messages. Leased ones count, so that a scaler does not stop workers that are busy
     pub backlog: u64,
     /// Leased messages
     pub in_flight: u64,
@@ -168,6 +168,6 @@ pub struct ListQuery {
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartitionQuery {
-    /// Any text
+    /// The key: any text
     pub key: String,
 }

@@ -1,10 +1,10 @@
-//! Receiving, looking at messages, deferred and scheduled messages.
+//! Receiving and peeking; deferred and scheduled messages.
 
 use serde::{Deserialize, Serialize};
 
 use crate::message::ReceivedMessage;
 
-/// Waits for messages.
+/// Receives messages.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Receive"))]
 #[serde(deny_unknown_fields, default)]
@@ -53,10 +53,10 @@ pub(crate) fn is_one(count: &u32) -> bool {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "lowercase")]
 pub enum ReceiveMode {
-    /// They are leased, and settled later
+    /// Messages are leased, and settled later
     #[default]
     Lock,
-    /// They are removed: at-most-once delivery
+    /// Messages are deleted: at-most-once delivery
     Delete,
 }
 
@@ -110,7 +110,7 @@ pub struct ReceivedBatch {
     pub messages: Vec<ReceivedMessage>,
 }
 
-/// Which messages to look at.
+/// Which messages to peek at.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeekQuery {
@@ -129,13 +129,13 @@ pub struct PeekQuery {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "lowercase")]
 pub enum MessageStateWord {
-    /// Waits for a receiver
+    /// Can be received now
     Ready,
     /// Leased
     Locked,
-    /// Not due yet, in its place in the queue
+    /// Not due yet; keeps its position in the queue
     Delayed,
-    /// Sent later
+    /// Enqueued when it is due
     Scheduled,
     /// Deferred
     Deferred,
@@ -154,7 +154,7 @@ impl MessageStateWord {
     }
 }
 
-/// Messages that were looked at.
+/// Peeked messages.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Peeked"))]
 pub struct PeekedMessages {

@@ -1,7 +1,7 @@
 //! Rules of topics: filters and actions.
 //!
 //! A filter is `"all"`, `"none"` or an object with one entry that names its kind: `{"key": "eu.paid"}`,
-//! `{"pattern": "eu.#"}`, `{"headers": {…}}`, `{"correlation": {…}}`, `{"sql": "…"}`. A rule in an answer can be used
+//! `{"pattern": "eu.#"}`, `{"headers": {…}}`, `{"correlation": {…}}`, `{"sql": "…"}`, `{"weight": 1}`. A rule in an answer can be used
 //! as a request for the same rule.
 
 use std::sync::Arc;
@@ -35,6 +35,8 @@ pub enum RuleFilter {
     Correlation(Box<CorrelationFilter>),
     /// Messages for which the condition is true
     Sql(SqlSource),
+    /// A share of the messages of a hash topic
+    Weight(u32),
 }
 
 /// Selects messages by their properties.
@@ -83,12 +85,12 @@ optional_fields! {
     }
 }
 
-/// A SQL text, with or without parameters.
+/// SQL, with or without parameters.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(
     untagged,
-    expecting = "sql must be a text or {\"text\": text, \"parameters\": {\"@name\": value}}"
+    expecting = "sql must be a string or {\"text\": text, \"parameters\": {\"@name\": value}}"
 )]
 pub enum SqlSource {
     /// Without parameters
@@ -97,14 +99,14 @@ pub enum SqlSource {
     With(SqlWithParameters),
 }
 
-/// A SQL text and the values of its parameters.
+/// SQL and the values of its parameters.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(deny_unknown_fields)]
 pub struct SqlWithParameters {
-    /// The text
+    /// The SQL text
     pub text: String,
-    /// Values of the names that begin with `@`
+    /// Values of the parameters, whose names begin with `@`
     #[serde(default)]
     pub parameters: PropertyMap,
 }
@@ -145,7 +147,7 @@ impl SqlSource {
 }
 
 impl RuleFilter {
-    /// The filter of the model; refused if its SQL text is wrong.
+    /// Converts to a filter of the model. Invalid SQL is refused.
     pub fn filter(self) -> Result<Filter, Refusal> {
         Ok(match self {
             Self::All => Filter::All,
@@ -158,6 +160,7 @@ impl RuleFilter {
                 let (text, parameters) = sql.parts();
                 Filter::Sql(SqlFilter::new(&text, parameters)?)
             }
+            Self::Weight(weight) => Filter::Weight(weight),
         })
     }
 }
@@ -172,6 +175,7 @@ impl From<&Filter> for RuleFilter {
             Filter::Headers(headers) => Self::Headers(HeadersFilter::of(headers)),
             Filter::Correlation(asked) => Self::Correlation(Box::new(CorrelationFilter::of(asked))),
             Filter::Sql(sql) => Self::Sql(SqlSource::of(sql.text(), sql.parameters())),
+            Filter::Weight(weight) => Self::Weight(*weight),
         }
     }
 }
@@ -234,15 +238,15 @@ impl CorrelationFilter {
     }
 }
 
-/// A rule whose name is in the path.
+/// A rule without its name, which is in the path.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RuleBody {
-    /// Which messages
+    /// Which messages the rule selects
     #[serde(default)]
     pub filter: RuleFilter,
-    /// What is done to the copy
+    /// How the copy is changed
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<SqlSource>,
 }
@@ -264,10 +268,10 @@ impl RuleBody {
 pub struct NamedRule {
     /// The name of the rule
     pub name: String,
-    /// Which messages
+    /// Which messages the rule selects
     #[serde(default)]
     pub filter: RuleFilter,
-    /// What is done to the copy
+    /// How the copy is changed
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<SqlSource>,
 }
@@ -291,10 +295,10 @@ impl From<&Rule> for NamedRule {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RuleTest {
-    /// Which messages
+    /// Which messages the rule selects
     #[serde(default)]
     pub filter: RuleFilter,
-    /// What is done to the copy
+    /// How the copy is changed
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<SqlSource>,
     /// The message to try
@@ -357,7 +361,7 @@ mod tests {
         for (json, says) in [
             (r#"{"filter":"everything"}"#, "unknown variant `everything`, expected one of `all`"),
             (r#"{"filter":{"sq":"x"}}"#, "unknown variant `sq`"),
-            (r#"{"filter":{"sql":5}}"#, "sql must be a text"),
+            (r#"{"filter":{"sql":5}}"#, "sql must be a string"),
             (r#"{"filter":{"sql":"a = "}}"#, "at character 5"),
             (r#"{"action":"SET"}"#, "at character 4"),
             (r#"{"filter":{"headers":{"match":"some"}}}"#, "unknown variant `some`"),

@@ -1,41 +1,41 @@
-//! How far a saga came, as JSON: written by workers, read by whoever looks.
+//! The stored state of a saga, as JSON. Workers write it; the API, the CLI and the dashboard read it.
 //!
-//! It is the state of the session that has the saga's id, in the queue `saga.<name>`, or a column of a database. A plan
-//! is written down when a saga starts: a worker that was deployed meanwhile, with another plan, follows the old one.
+//! In Malote it is the state of the session whose id is the saga's id, in the queue `saga.<name>`. In a database it is
+//! a column. The plan is stored when a saga starts. A worker deployed later with another plan follows the stored one.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// Queues of sagas are named so.
+/// The prefix of the names of saga queues.
 pub const QUEUE_PREFIX: &str = "saga.";
 /// The version of this format.
 pub const FORMAT: u32 = 1;
-/// Steps of one saga.
+/// Maximum number of steps of one saga.
 pub const STEPS_MAX: usize = 64;
-/// Characters of a step's name.
+/// Maximum length of the name of a step, in bytes.
 pub const STEP_NAME_BYTES_MAX: usize = 64;
-/// Data of one saga, as JSON: with 64 steps and their errors it stays below what a session's state may have.
+/// Maximum size of the data of one saga, as JSON. Together with 64 steps and their errors it fits into a session state.
 pub const DATA_BYTES_MAX: usize = 128 << 10;
-/// What is kept of an error.
+/// An error text is truncated to this length, in bytes.
 pub const ERROR_BYTES_MAX: usize = 512;
 
-/// Where a saga stands.
+/// The status of a saga.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 pub enum SagaStatus {
-    /// Steps are done one after the other.
+    /// Steps run one after the other.
     Running,
-    /// A step failed: what was done is compensated, the newest first.
+    /// A step failed. Completed steps are compensated in reverse order.
     Compensating,
     /// All steps are done.
     Done,
-    /// What was done is compensated.
+    /// All compensations are done.
     Compensated,
 }
 
 impl SagaStatus {
-    /// As it is written.
+    /// The word in JSON.
     pub fn word(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -46,25 +46,25 @@ impl SagaStatus {
     }
 }
 
-/// Where a step stands.
+/// The status of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 pub enum StepStatus {
-    /// Not done yet, or being tried.
+    /// Not completed yet; it may be running.
     Waiting,
     /// Done.
     Done,
-    /// Given up, and it had no effect, or nothing can be done about it.
+    /// Failed for good. It had no effect, or it has no compensation.
     Failed,
-    /// Given up, and nobody knows whether it had an effect: it is compensated with the others.
+    /// Failed for good, and it may have had an effect. It is compensated like a completed step.
     Unsure,
     /// Its compensation is done.
     Compensated,
 }
 
 impl StepStatus {
-    /// As it is written.
+    /// The word in JSON.
     pub fn word(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -80,106 +80,106 @@ impl StepStatus {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SagaStep {
-    /// Its name, once in a saga.
+    /// The name of the step, unique in the saga
     pub name: String,
-    /// Where it stands.
+    /// The status of the step
     pub status: StepStatus,
-    /// Whether it has a compensation.
+    /// Whether the step has a compensation
     #[serde(default)]
     pub undo: bool,
-    /// Whether there is no way back once it is done.
+    /// Whether the saga can no longer be compensated after this step
     #[serde(default)]
     pub pivot: bool,
-    /// Attempts that failed: of the step or, once that has begun, of its compensation.
+    /// Number of failed attempts of the step or, once compensation has begun, of its compensation
     #[serde(default)]
     pub attempts: u32,
-    /// Workers that vanished meanwhile.
+    /// Number of attempts during which the worker disappeared
     #[serde(default)]
     pub lost: u32,
-    /// An attempt may have had an effect, and nobody lived or knew to tell.
+    /// An attempt ended without a known result and may have had an effect
     #[serde(default)]
     pub in_doubt: bool,
-    /// The last error.
+    /// The last error
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// It must be done by then, milliseconds since 1970; set when its turn comes.
+    /// The deadline of the step, in milliseconds since 1970; set when the step becomes the current one
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<u64>,
-    /// When its status last changed.
+    /// When the status of the step last changed
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<u64>,
 }
 
-/// What is to be done next.
+/// The next action of a saga.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Todo {
-    /// The step of this number.
+    /// Run the step with this index.
     Step(usize),
-    /// The compensation of the step of this number.
+    /// Run the compensation of the step with this index.
     Undo(usize),
-    /// It is over.
+    /// The saga has ended.
     Nothing,
 }
 
-/// All that is known about a saga.
+/// The stored state of a saga.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SagaState {
     /// The version of this format.
     pub malote_saga: u32,
-    /// Grows with every change.
+    /// Incremented by every change.
     pub version: u64,
-    /// Where it stands.
+    /// The status of the saga.
     pub status: SagaStatus,
-    /// Milliseconds since 1970.
+    /// Start time in milliseconds since 1970.
     pub started_at: u64,
-    /// When it last changed.
+    /// Time of the last change in milliseconds since 1970.
     pub changed_at: u64,
-    /// All of it must be done by then.
+    /// The deadline of the whole saga.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<u64>,
     /// Which step failed, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// In their order.
+    /// The steps, in order.
     pub steps: Vec<SagaStep>,
-    /// What steps hand to one another.
+    /// The data that steps pass to each other.
     pub data: Box<RawValue>,
-    /// How often the message that drives it had been received when this was written: if it was received more than once
-    /// since, a worker may have had an effect and not lived to tell.
+    /// The delivery count of the saga's message when this state was written. If the message was delivered more than
+    /// once since, a worker may have crashed after a step had an effect.
     #[serde(default)]
     pub receives: u32,
-    /// How often it had been lost.
+    /// The failed count of the saga's message when this state was written.
     #[serde(default)]
     pub failed: u32,
-    /// It is over, and a message that clears it is on its way.
+    /// The saga has ended, and the message that will delete its state has been sent.
     #[serde(default)]
     pub swept: bool,
 }
 
 impl SagaState {
-    /// Reads one. Any bytes will do.
+    /// Reads a state. The bytes need not be trusted.
     pub fn read(bytes: &[u8]) -> Result<Self, String> {
         let state: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if state.malote_saga != FORMAT {
-            return Err(format!("format {} is not known here", state.malote_saga));
+            return Err(format!("unknown format {}", state.malote_saga));
         }
         if state.steps.len() > STEPS_MAX {
-            return Err(format!("it has more than {STEPS_MAX} steps"));
+            return Err(format!("more than {STEPS_MAX} steps"));
         }
         Ok(state)
     }
 
-    /// Whether nothing is left to do.
+    /// Whether the saga has ended.
     pub fn is_over(&self) -> bool {
         matches!(self.status, SagaStatus::Done | SagaStatus::Compensated)
     }
 
-    /// Whether a pivot is done: there is no way back.
+    /// Whether a pivot step is done: the saga can no longer be compensated.
     pub fn is_forward_only(&self) -> bool {
         self.steps.iter().any(|step| step.pivot && step.status == StepStatus::Done)
     }
 
-    /// What is to be done next.
+    /// The next action.
     pub fn todo(&self) -> Todo {
         let nth = match self.status {
             SagaStatus::Running => {
@@ -197,7 +197,7 @@ impl SagaState {
         }
     }
 
-    /// The step whose turn it is, or whose compensation's.
+    /// The step that runs or is compensated next.
     pub fn current(&self) -> Option<&SagaStep> {
         match self.todo() {
             Todo::Step(nth) | Todo::Undo(nth) => self.steps.get(nth),
@@ -206,37 +206,37 @@ impl SagaState {
     }
 }
 
-/// A saga as it stands in a list.
+/// A saga in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Saga"))]
 pub struct SagaSummary {
-    /// Its id.
+    /// The id of the saga
     pub id: String,
-    /// `waiting` until a worker starts it, then the status of its state
+    /// `waiting` until a worker starts the saga
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["waiting", "running", "compensating", "done", "compensated"])))]
     pub status: String,
-    /// Grows with every change.
+    /// Incremented by every change
     pub version: u64,
-    /// The step whose turn it is, or whose compensation's.
+    /// The step that runs or is compensated next
     pub step: Option<String>,
-    /// Failed attempts at it.
+    /// Number of failed attempts of this step
     pub attempts: u32,
-    /// The last error of it, or why the saga is compensated.
+    /// The last error of this step, or why the saga is compensated
     pub error: Option<String>,
-    /// Milliseconds since 1970.
+    /// Start time in milliseconds since 1970
     pub started_at: Option<u64>,
-    /// When it last changed.
+    /// Time of the last change in milliseconds since 1970
     pub changed_at: Option<u64>,
-    /// The step must be done by then.
+    /// The deadline of this step
     pub deadline: Option<u64>,
-    /// A worker has it until then, unless it asks for longer; a database does not know.
+    /// When the lease of the worker that runs the saga ends; null if the state is in a database
     pub held_until: Option<u64>,
-    /// It goes on then; a database does not know.
+    /// When the saga continues; null if the state is in a database
     pub delayed_until: Option<u64>,
 }
 
 impl SagaSummary {
-    /// Of one that nobody holds and that waits for nothing, as far as its state tells.
+    /// Summarizes a state, without `held_until` and `delayed_until`.
     pub fn new(id: &str, state: Option<&SagaState>) -> Self {
         let step = state.and_then(SagaState::current);
         Self {
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_next_follows_from_what_is_done() {
+    fn the_next_action_follows_from_the_status_of_the_steps() {
         let state = read("running", &[("done", true, false), ("waiting", true, false)]);
         assert_eq!(state.todo(), Todo::Step(1));
         let done = [("done", true, false), ("done", false, true), ("unsure", true, false)];
@@ -311,20 +311,20 @@ mod tests {
         assert_eq!(state.todo(), Todo::Undo(2));
         assert!(state.is_forward_only());
         state.steps[2].status = StepStatus::Compensated;
-        // The second has no compensation.
+        // The second step has no compensation.
         assert_eq!(state.todo(), Todo::Undo(0));
         assert_eq!(read("done", &done).todo(), Todo::Nothing);
     }
 
     #[test]
-    fn data_stays_as_it_was_written() {
+    fn the_digits_of_data_are_kept() {
         let state = read("running", &[("waiting", true, false)]);
         let text = serde_json::to_string(&state).unwrap();
         assert!(text.contains(r#""data":{"a":1.50}"#), "{text}");
     }
 
     #[test]
-    fn what_is_no_saga_is_said_so() {
+    fn other_bytes_are_refused() {
         for bad in ["", "[]", "{}", r#"{"malote_saga":2}"#] {
             assert!(SagaState::read(bad.as_bytes()).is_err(), "{bad}");
         }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::settings::is_nullable;
 use crate::value::PropertyMap;
 
-/// The schema of settings in an answer: every field is present, and only nullable ones are null.
+/// The schema of settings in an answer: every field is present, and only nullable fields can be null.
 pub struct Complete<T>(PhantomData<T>);
 
 impl<T: JsonSchema + DeserializeOwned + Serialize> JsonSchema for Complete<T> {
@@ -53,7 +53,7 @@ impl JsonSchema for PropertyMap {
         json_schema!({
             "type": "object",
             "description":
-                "Names and values. Plain JSON values stand for themselves; other types are {\"$type\": …, \"value\": …} \
+                "Names and values. Plain JSON values represent themselves; other types are {\"$type\": …, \"value\": …} \
                  with i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 bytes (base64) timestamp (ms or RFC 3339) uuid map.",
         })
     }

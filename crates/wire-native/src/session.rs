@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Accept"))]
 #[serde(deny_unknown_fields, default)]
 pub struct AcceptRequest {
-    /// The session id; the next session that is ready if absent
+    /// The session id; if absent, the next session with messages
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// How long to wait for a session that is ready, in milliseconds
+    /// How long to wait for a session, in milliseconds
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 20_000)))]
     pub wait_ms: u64,
-    /// Duration of the hold; the queue's `lock_ms` if absent
+    /// Duration of the hold in milliseconds; the queue's `lock_ms` if absent
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock_ms: Option<u64>,
 }
@@ -88,6 +88,6 @@ pub struct SessionInfo {
     pub state_bytes: u64,
     /// Sequence number of the first message
     pub first: Option<u64>,
-    /// A delayed retry blocks the session until then
+    /// When the delayed retry that blocks the session is due
     pub delayed_until: Option<u64>,
 }

@@ -14,8 +14,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 optional_fields! {
-    /// Settings of a queue. In a declaration, an absent field is the default; in an update, it stays as it is. An
-    /// answer has every field.
+    /// Settings of a queue. In a declaration, an absent field has the default value. In an update, an absent field is
+    /// not changed. An answer has every field.
     #[cfg_attr(feature = "schema", schemars(rename = "Spec"))]
     #[serde(deny_unknown_fields)]
     pub struct QueueSettings {
@@ -34,10 +34,10 @@ optional_fields! {
         receives_max: Option<u32>,
         /// Where dead letters go
         dead_letter: DeadLetterSetting,
-        /// The time to live of a dead letter starts when the message entered this queue, not when it was dead-lettered
+        /// The time to live of a dead letter starts when the message was enqueued here, not when it was dead-lettered
         dead_letters_keep_age: bool,
-        /// In a queue without sessions, a session id names a tenant, and tenants with many leased messages wait for
-        /// the others
+        /// Fair delivery in a queue without sessions and priorities: session ids name tenants, and tenants with many
+        /// leased messages are served after the others
         fair: bool,
         /// Whether clients may send and receive
         status: StatusWord,
@@ -45,9 +45,9 @@ optional_fields! {
         durability: DurabilityWord,
         /// Whether a session waits for a delayed retry
         retry: RetryOrderWord,
-        /// Delay of messages that have none of their own, in milliseconds
+        /// Default delay of messages in milliseconds
         delay_ms: u64,
-        /// The largest message, body and headers
+        /// Maximum size of a message, body and headers
         #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
         message_bytes_max: u64,
         /// Health warns above this number of messages
@@ -73,14 +73,21 @@ optional_fields! {
         bytes_max: Option<u64>,
         /// What happens when a queue reaches one of these limits
         overflow: OverflowWord,
-        /// The queue is deleted with its last consumer
+        /// The queue is deleted when its last consumer stops
         auto_delete: bool,
         /// The queue is deleted after this number of milliseconds without use; null: never
         #[serde(deserialize_with = "nullable")]
         #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
         idle_ms_max: Option<u64>,
-        /// The queue belongs to the native connection that declares it
+        /// Only the native connection that declares the queue can receive from it; the queue is deleted when the
+        /// connection ends
         exclusive: bool,
+        /// Only one consumer receives at a time; the next one takes over when it leaves
+        single_active: bool,
+        /// The queue does not survive a restart of the broker
+        transient: bool,
+        /// Dead letters without a destination are deleted, instead of kept in the queue's own set
+        discard_unroutable: bool,
         /// Messages are forwarded to this queue or topic; null: not forwarded
         #[serde(deserialize_with = "nullable")]
         forward_to: Option<ForwardSetting>,
@@ -118,6 +125,7 @@ words! {
         Reject "reject",
         DropOldest "drop_oldest",
         DeadLetterOldest "dead_letter_oldest",
+        DeadLetterNewest "dead_letter_newest",
     }
 }
 
@@ -142,13 +150,13 @@ words! {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Dedup"))]
 #[serde(deny_unknown_fields)]
 pub struct DedupSetting {
-    /// How long the broker remembers a key
+    /// How long the broker remembers a key, in milliseconds
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 604_800_000)))]
     pub window_ms: u64,
-    /// Each session has its own keys
+    /// Keys are compared only within a session
     #[serde(default)]
     pub per_session: bool,
-    /// A message without a key is identified by its body
+    /// If a message has neither `dedup_id` nor `id`, a hash of its body is its key
     #[serde(default)]
     pub content: bool,
 }
@@ -218,14 +226,14 @@ pub enum DeadLetterSetting {
     Topic(KeyedTopicTarget),
 }
 
-/// Where dead letters go if they go to no other queue or topic.
+/// Where dead letters go, unless they go to another queue or topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "lowercase")]
 pub enum DeadLetterWord {
     /// To the dead-letter queue of the queue
     Own,
-    /// Nowhere
+    /// Dead letters are deleted
     Drop,
 }
 
@@ -382,6 +390,9 @@ impl QueueSettings {
             auto_delete: or(self.auto_delete, base.auto_delete),
             idle_ms_max: or(self.idle_ms_max, base.idle_ms_max),
             exclusive: or(self.exclusive, base.exclusive),
+            single_active: or(self.single_active, base.single_active),
+            transient: or(self.transient, base.transient),
+            discard_unroutable: or(self.discard_unroutable, base.discard_unroutable),
             forward_to: or(forward_to.transpose()?, base.forward_to),
             labels: base.labels,
         })
@@ -389,7 +400,7 @@ impl QueueSettings {
 }
 
 impl From<QueueSpec> for QueueSettings {
-    /// Every field, written so that it declares the same queue again.
+    /// Every field, so that the result declares the same queue.
     fn from(spec: QueueSpec) -> Self {
         Self {
             sessions: Some(spec.sessions.into()),
@@ -415,6 +426,9 @@ impl From<QueueSpec> for QueueSettings {
             auto_delete: Some(spec.auto_delete),
             idle_ms_max: Some(spec.idle_ms_max),
             exclusive: Some(spec.exclusive),
+            single_active: Some(spec.single_active),
+            transient: Some(spec.transient),
+            discard_unroutable: Some(spec.discard_unroutable),
             forward_to: Some(spec.forward_to.map(ForwardSetting::from)),
         }
     }
@@ -428,7 +442,7 @@ pub fn is_nullable<T: DeserializeOwned + Serialize>(name: &str) -> bool {
     read.is_some_and(|read| serde_json::to_value(read).is_ok_and(|written| written == null))
 }
 
-/// Reads the settings in an answer. Fields and words that only a newer server knows are left out.
+/// Reads the settings in an answer. Fields and values that this version does not have are ignored.
 pub fn known_settings<'de, D: Deserializer<'de>, T: DeserializeOwned>(
     deserializer: D,
 ) -> Result<T, D::Error> {

@@ -30,7 +30,7 @@ pub struct SettleRequest {
     /// abandon, defer, dead_letter: properties to set on the message
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub properties: Option<PropertyMap>,
-    /// Changes together with the leases, or not at all
+    /// A change of the session state, atomic with the settlement
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_state: Option<SessionStateChange>,
 }
@@ -48,7 +48,7 @@ pub enum SettleOutcome {
     Release,
     /// The message waits until it is received by its sequence number
     Defer,
-    /// The message goes to the dead letters
+    /// The message is dead-lettered
     DeadLetter,
 }
 
@@ -59,7 +59,7 @@ pub enum SettleOutcome {
 pub struct SessionStateChange {
     /// The token of the hold
     pub token: String,
-    /// The state, in JSON
+    /// The state as base64, in JSON
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_base64: Option<String>,
     /// The state, in MessagePack
@@ -68,7 +68,7 @@ pub struct SessionStateChange {
 }
 
 impl SessionStateChange {
-    /// The hold and its new state; no bytes clear it.
+    /// The token of the hold and the new state; `None` clears the state.
     pub fn read(self) -> Result<(LeaseToken, Option<Bytes>), RequestError> {
         let state = match (self.state, self.state_base64) {
             (Some(_), Some(_)) => {
@@ -124,12 +124,12 @@ impl SettleRequest {
         request
     }
 
-    /// Whether it only completes leases.
+    /// Whether the request only completes leases.
     pub fn is_plain_complete(&self) -> bool {
         self.outcome == SettleOutcome::Complete && self.session_state.is_none()
     }
 
-    /// The settlement. A field that has no meaning with the outcome is refused.
+    /// The settlement. A field that does not apply to the outcome is refused.
     pub fn settlement(&mut self) -> Result<Settlement, RequestError> {
         use SettleOutcome::{Abandon, Complete, DeadLetter, Defer, Release};
         let outcome = self.outcome;
@@ -140,7 +140,7 @@ impl SettleRequest {
             ("properties", self.properties.is_some(), !matches!(outcome, Complete | Release)),
         ];
         if let Some((field, ..)) = given.iter().find(|(_, given, allowed)| *given && !allowed) {
-            return Err(RequestError::Field(format!("`{field}` means nothing with this outcome")));
+            return Err(RequestError::Field(format!("`{field}` does not apply to this outcome")));
         }
         let delay_ms = self.delay_ms.unwrap_or_default();
         let changes = Changes { properties: self.properties.take().unwrap_or_default().0 };
@@ -158,10 +158,10 @@ impl SettleRequest {
     }
 }
 
-/// Each token as it was given, and parsed.
+/// Each token as text and parsed.
 pub type ParsedTokens = Vec<(String, Result<LeaseToken, Refusal>)>;
 
-/// Parses tokens.
+/// Parses tokens and keeps their text.
 pub fn parse_tokens(texts: Vec<String>) -> ParsedTokens {
     let read = |text: String| {
         let token = text.parse();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_mean_nothing_are_refused() {
+    fn fields_that_do_not_apply_to_the_outcome_are_refused() {
         for bad in [
             r#"{"leases":["x"],"outcome":"complete","delay_ms":5}"#,
             r#"{"leases":["x"],"outcome":"complete","properties":{}}"#,

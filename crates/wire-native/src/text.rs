@@ -1,21 +1,21 @@
-//! Small things written as text: base64 and times.
+//! Text forms of bytes and times.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use malote_model::Timestamp;
 
-/// Bytes as text (RFC 4648 §4, padded).
+/// Encodes bytes as padded base64 (RFC 4648 §4).
 pub fn to_base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// Text as bytes; what is wrong with it if it is not base64.
+/// Decodes base64. The error names `field`.
 pub fn from_base64(field: &str, text: &str) -> Result<Bytes, String> {
     STANDARD.decode(text).map(Bytes::from).map_err(|e| format!("{field} is not base64: {e}"))
 }
 
-/// Milliseconds since 1970 of a number or of an RFC 3339 time such as `2030-01-31T08:00:00Z`.
+/// Reads milliseconds since 1970: a number, or an RFC 3339 time such as `2030-01-31T08:00:00Z`.
 pub fn time_of(text: &str) -> Option<i64> {
     if let Ok(ms) = text.parse::<i64>() {
         return Some(ms);
@@ -23,7 +23,7 @@ pub fn time_of(text: &str) -> Option<i64> {
     text.parse::<jiff::Timestamp>().ok().map(|time| time.as_millisecond())
 }
 
-/// A time that is not before 1970.
+/// Like [`time_of`], without times before 1970.
 pub fn moment_of(text: &str) -> Option<Timestamp> {
     time_of(text).and_then(|ms| u64::try_from(ms).ok()).map(Timestamp)
 }

@@ -1,6 +1,6 @@
 //! Topics and subscriptions.
 
-use malote_model::{Dedup, TopicKind, TopicSpec};
+use malote_model::{Dedup, HashOn, Refusal, TopicKind, TopicName, TopicSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::queue::QueueInfo;
@@ -8,14 +8,14 @@ use crate::rule::NamedRule;
 use crate::settings::{DedupSetting, QueueSettings, StatusWord, known_settings, nullable};
 
 optional_fields! {
-    /// Settings of a topic. In a declaration, an absent field is the default; in an update, it stays as it is. An
-    /// answer has every field.
+    /// Settings of a topic. In a declaration, an absent field has the default value. In an update, an absent field is
+    /// not changed. An answer has every field.
     #[cfg_attr(feature = "schema", schemars(rename = "TopicSpec"))]
     #[serde(deny_unknown_fields)]
     pub struct TopicSettings {
         /// Which rules the topic has
         kind: TopicKindWord,
-        /// The topic is deleted with its last rule
+        /// The topic is deleted when its last rule is removed
         auto_delete: bool,
         /// The topic accepts messages only from other topics and queues
         internal: bool,
@@ -24,6 +24,13 @@ optional_fields! {
         dedup: Option<DedupSetting>,
         /// Whether clients may send
         status: StatusWord,
+        /// The topic does not survive a restart of the broker
+        transient: bool,
+        /// The topic that gets messages without a matching rule; null: none
+        #[serde(deserialize_with = "nullable")]
+        alternate: Option<String>,
+        /// What a hash topic hashes: `key`, `message_id`, `correlation_id` or `property:NAME`
+        hash_on: String,
     }
 }
 
@@ -35,32 +42,66 @@ words! {
         Fanout "fanout",
         Topic "topic",
         Headers "headers",
+        Hash "hash",
+        Queue "queue",
     }
 }
 
 impl TopicSettings {
-    /// `base` with the given fields replaced.
-    pub fn apply_to(self, base: TopicSpec) -> TopicSpec {
-        let TopicSettings { kind, auto_delete, internal, dedup, status } = self;
-        TopicSpec {
+    /// `base` with the given fields replaced. Refused if the name of a topic is invalid.
+    pub fn apply_to(self, base: TopicSpec) -> Result<TopicSpec, Refusal> {
+        let TopicSettings { kind, auto_delete, internal, dedup, status, .. } = self;
+        let alternate = self.alternate.map(|name| name.as_deref().map(TopicName::new).transpose());
+        let hash_on = self.hash_on.as_deref().map(hash_on);
+        Ok(TopicSpec {
             kind: kind.map_or(base.kind, Into::into),
             auto_delete: auto_delete.unwrap_or(base.auto_delete),
             internal: internal.unwrap_or(base.internal),
             dedup: dedup.map_or(base.dedup, |dedup| dedup.map(Dedup::from)),
             status: status.map_or(base.status, Into::into),
-        }
+            transient: self.transient.unwrap_or(base.transient),
+            alternate: alternate.transpose()?.unwrap_or(base.alternate),
+            hash_on: hash_on.transpose()?.unwrap_or(base.hash_on),
+        })
+    }
+}
+
+fn hash_on(text: &str) -> Result<HashOn, Refusal> {
+    Ok(match text {
+        "key" => HashOn::Key,
+        "message_id" => HashOn::MessageId,
+        "correlation_id" => HashOn::CorrelationId,
+        other => match other.strip_prefix("property:") {
+            Some(name) => HashOn::Property(name.to_owned()),
+            None => {
+                let why = "must be key, message_id, correlation_id or property:NAME".into();
+                return Err(Refusal::BadSpec { field: "hash_on", why });
+            }
+        },
+    })
+}
+
+fn hash_word(on: HashOn) -> String {
+    match on {
+        HashOn::Key => "key".into(),
+        HashOn::MessageId => "message_id".into(),
+        HashOn::CorrelationId => "correlation_id".into(),
+        HashOn::Property(name) => format!("property:{name}"),
     }
 }
 
 impl From<TopicSpec> for TopicSettings {
     fn from(spec: TopicSpec) -> Self {
-        let TopicSpec { kind, auto_delete, internal, dedup, status } = spec;
+        let TopicSpec { kind, auto_delete, internal, dedup, status, .. } = spec;
         Self {
             kind: Some(kind.into()),
             auto_delete: Some(auto_delete),
             internal: Some(internal),
             dedup: Some(dedup.map(DedupSetting::from)),
             status: Some(status.into()),
+            transient: Some(spec.transient),
+            alternate: Some(spec.alternate.map(|topic| topic.to_string())),
+            hash_on: Some(hash_word(spec.hash_on)),
         }
     }
 }
@@ -77,13 +118,13 @@ pub struct TopicInfo {
     #[serde(deserialize_with = "known_settings")]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Complete<TopicSettings>"))]
     pub spec: TopicSettings,
-    /// Queues with rules
+    /// Number of queues with rules
     pub queues: u64,
-    /// Rules of all queues
+    /// Number of rules of all queues
     pub rules: u64,
-    /// Messages that are routed later
+    /// Scheduled messages: each is routed when it is due
     pub scheduled: u64,
-    /// Messages that are being routed
+    /// Messages that are being routed now
     pub waiting: u64,
     /// Counters since the topic was declared
     pub totals: TopicCounters,
@@ -115,7 +156,7 @@ pub struct TopicList {
 pub struct SubscribeRequest {
     /// Settings of the queue of the subscription
     pub spec: QueueSettings,
-    /// Absent: all messages, on a topic of kind filter or fanout; otherwise none
+    /// The rules. Absent: on a topic of kind filter or fanout, one rule that selects all messages; on others, none
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Vec<NamedRule>>,
 }
@@ -157,6 +198,8 @@ pub struct RulesQuery {
     pub queue: Option<String>,
     /// Only rules after the rule `after_rule` of this queue
     pub after_queue: Option<String>,
+    /// Only rules after the rule `after_rule` of this topic
+    pub after_topic: Option<String>,
     /// Only rules after this one
     pub after_rule: Option<String>,
     /// Maximum number of rules
@@ -178,8 +221,11 @@ pub struct RuleList {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BoundRule {
-    /// The queue that gets copies
+    /// The queue that receives the copies; empty if the rule copies to a topic
     pub queue: String,
+    /// The topic that the rule leads to
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_topic: Option<String>,
     /// The rule
     #[serde(flatten)]
     pub rule: NamedRule,
@@ -189,8 +235,11 @@ pub struct BoundRule {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RuleCursor {
-    /// The queue
+    /// The queue; empty if the rule leads to a topic
     pub queue: String,
+    /// The topic that the rule leads to: `after_topic` instead of `after_queue`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_topic: Option<String>,
     /// The name of the rule
     pub rule: String,
 }

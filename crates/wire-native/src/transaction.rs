@@ -1,4 +1,4 @@
-//! A transaction in one request.
+//! Transactions that are one request.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,9 @@
 //! Properties as JSON and MessagePack.
 //!
-//! Plain values stand for themselves: null, true, 42 (64 bits, signed; unsigned where it must be), 1.5 (double),
-//! "text", lists and maps. Every other type is written `{"$type": "i32", "value": 42}`; types are i8 i16 i32 i64 u8
-//! u16 u32 u64 f32 f64 bytes (base64) timestamp (ms, or RFC 3339) uuid map. What comes out reads back as the same
-//! value, bit for bit. In MessagePack bytes are `bin` and single precision is `float 32`, without wrapping.
+//! Plain JSON values represent themselves: null, true, 42 (an i64, or a u64 if it is too large for that), 1.5 (an f64),
+//! "text", lists and maps. Every other type is written as `{"$type": "i32", "value": 42}`. The types are i8 i16 i32 i64
+//! u8 u16 u32 u64 f32 f64 bytes (base64) timestamp (ms, or RFC 3339) uuid map. A value that is written and read again
+//! is the same, bit for bit. In MessagePack, bytes are `bin` and f32 is `float 32`, without a wrapper.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::text;
 
-/// Properties of one message: more would make setting each of them slow.
+/// Maximum number of properties of a message. Lookup is linear, so more would be slow.
 pub const PROPERTIES_MAX: usize = 1024;
 
 const TYPE: &str = "$type";
@@ -26,7 +26,7 @@ const TYPES: &str = "i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 bytes timestamp uuid 
 pub struct PropertyMap(pub Properties);
 
 impl PropertyMap {
-    /// The value of each property as JSON text, in order.
+    /// The name and the JSON text of each property, in order.
     pub fn json_texts(&self) -> impl Iterator<Item = (&str, String)> {
         let text = |value| serde_json::to_string(&Out(value)).unwrap_or_default();
         self.0.iter().map(move |(name, value)| (name, text(value)))
@@ -64,7 +64,7 @@ impl<'de> Deserialize<'de> for PropertyMap {
                 while let Some(name) = map.next_key::<String>()? {
                     let value = map.next_value_seed(In { depth: 0 })?;
                     if all.get(&name).is_some() {
-                        return Err(de::Error::custom(format!("property `{name}` stands twice")));
+                        return Err(de::Error::custom(format!("property `{name}` is given twice")));
                     }
                     if all.len() == PROPERTIES_MAX {
                         let why = format!("a message has at most {PROPERTIES_MAX} properties");
@@ -79,10 +79,10 @@ impl<'de> Deserialize<'de> for PropertyMap {
     }
 }
 
-/// A value on its way out.
+/// Writes a value.
 struct Out<'a>(&'a Value);
 
-/// A value that needs its type said.
+/// Writes a value together with its type.
 struct Typed<'a, T: ?Sized>(&'static str, &'a T);
 
 impl<T: Serialize + ?Sized> Serialize for Typed<'_, T> {
@@ -94,7 +94,7 @@ impl<T: Serialize + ?Sized> Serialize for Typed<'_, T> {
     }
 }
 
-/// A map in which `$type` means nothing special.
+/// Writes a map in which `$type` is an ordinary name.
 struct PlainMap<'a>(&'a [(String, Value)]);
 
 impl Serialize for PlainMap<'_> {
@@ -120,11 +120,11 @@ impl Serialize for Out<'_> {
             Value::U8(v) => Typed("u8", v).serialize(serializer),
             Value::U16(v) => Typed("u16", v).serialize(serializer),
             Value::U32(v) => Typed("u32", v).serialize(serializer),
-            // A plain number that fits 64 signed bits reads back as such.
+            // Without a type, a number that fits into an i64 would be read back as one.
             Value::U64(v) if i64::try_from(*v).is_ok() => Typed("u64", v).serialize(serializer),
             Value::U64(v) => serializer.serialize_u64(*v),
             Value::F32(v) if !text => serializer.serialize_f32(*v),
-            // As double precision, which holds it exactly.
+            // An f64 represents every f32 exactly.
             Value::F32(v) if v.is_finite() => Typed("f32", &f64::from(*v)).serialize(serializer),
             Value::F32(v) => Typed("f32", not_finite((*v).into())).serialize(serializer),
             Value::F64(v) if v.is_finite() || !text => serializer.serialize_f64(*v),
@@ -159,7 +159,7 @@ fn not_finite(value: f64) -> &'static str {
     }
 }
 
-/// A value on its way in, so deep in lists and maps.
+/// Reads a value that is nested `depth` lists and maps deep.
 #[derive(Clone, Copy)]
 struct In {
     depth: usize,
@@ -238,7 +238,7 @@ impl<'de> Visitor<'de> for In {
             }
             if name == TYPE {
                 return Err(de::Error::custom(
-                    "$type must come first; a map that holds such a name is {\"$type\": \"map\", \"value\": {…}}",
+                    "$type must come first; write a map that has this name as {\"$type\": \"map\", \"value\": {…}}",
                 ));
             }
             all.push((name, map.next_value_seed(deeper)?));
@@ -247,13 +247,13 @@ impl<'de> Visitor<'de> for In {
     }
 }
 
-/// The rest of `{"$type": …, "value": …}`.
+/// Reads the rest of `{"$type": …, "value": …}`.
 fn typed<'de, A: MapAccess<'de>>(seed: In, mut map: A) -> Result<Value, A::Error> {
     let kind: String = map.next_value()?;
     match map.next_key::<String>()? {
         Some(name) if name == VALUE => {}
         Some(name) => {
-            return Err(de::Error::custom(format!("after $type comes `value`, not `{name}`")));
+            return Err(de::Error::custom(format!("expected `value` after $type, found `{name}`")));
         }
         None => return Err(de::Error::missing_field(VALUE)),
     }
@@ -265,11 +265,11 @@ fn typed<'de, A: MapAccess<'de>>(seed: In, mut map: A) -> Result<Value, A::Error
     };
     match map.next_key::<String>()? {
         None => Ok(value),
-        Some(name) => Err(de::Error::custom(format!("`{name}` after $type and value"))),
+        Some(name) => Err(de::Error::custom(format!("unexpected `{name}` after $type and value"))),
     }
 }
 
-/// A map in which `$type` is a name like any other.
+/// Reads a map in which `$type` is an ordinary name.
 struct RawMap(In);
 
 impl<'de> DeserializeSeed<'de> for RawMap {
@@ -293,7 +293,7 @@ impl<'de> Visitor<'de> for RawMap {
     }
 }
 
-/// The plain value as the type that was said.
+/// Converts a plain value to the named type.
 fn cast(kind: &str, plain: Value) -> Result<Value, String> {
     let wrong = |what: &str| format!("a {kind} value must be {what}");
     let integer = || match plain {
@@ -301,7 +301,7 @@ fn cast(kind: &str, plain: Value) -> Result<Value, String> {
         Value::U64(v) => Ok(i128::from(v)),
         _ => Err(wrong("an integer")),
     };
-    let fits = |_| wrong("an integer that fits it");
+    let fits = |_| wrong("an integer that fits into the type");
     let float = || match &plain {
         Value::F64(v) => Ok(*v),
         Value::F32(v) => Ok(f64::from(*v)),
@@ -346,7 +346,7 @@ fn cast(kind: &str, plain: Value) -> Result<Value, String> {
         other => {
             let nearest = crate::nearest::nearest(other, TYPES.split(' '));
             let hint = nearest.map(|n| format!("; did you mean {n}?")).unwrap_or_default();
-            return Err(format!("there is no type `{other}`: use one of {TYPES}{hint}"));
+            return Err(format!("unknown type `{other}`: use one of {TYPES}{hint}"));
         }
     })
 }
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_name_the_cause() {
         for (json, says) in [
             (r#"{"a":{"$type":"i8","value":300}}"#, "fits"),
             (r#"{"a":{"$type":"u8","value":-1}}"#, "fits"),
@@ -429,7 +429,7 @@ mod tests {
             (r#"{"a":{"value":1,"$type":"i8"}}"#, "$type must come first"),
             (r#"{"a":{"$type":"i8","value":1,"more":2}}"#, "after $type and value"),
             (r#"{"a":{"$type":"uuid","value":"x"}}"#, "a UUID"),
-            (r#"{"a":1,"a":2}"#, "stands twice"),
+            (r#"{"a":1,"a":2}"#, "given twice"),
             ("[]", "names and values"),
         ] {
             let error = serde_json::from_str::<PropertyMap>(json).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Handlers that take several messages at once, with an outcome for each.
+//! Handlers that take several messages in one call, with one outcome for each.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -7,10 +7,10 @@
 //! #[derive(serde::Deserialize)]
 //! struct Reading { sensor: String, celsius: f64 }
 //!
-//! /// One answer for all; a `Vec` has one for each.
+//! /// One result for all messages. Return a `Vec` for one result per message.
 //! async fn store(readings: Batch<Reading>) -> Result<(), Failure> {
 //!     let rows: Vec<_> = readings.iter().map(|one| (&one.sensor, one.celsius)).collect();
-//!     // one insert for all of them
+//!     // … one insert for all rows
 //!     # drop(rows);
 //!     Ok(())
 //! }
@@ -29,23 +29,23 @@ use serde::de::DeserializeOwned;
 
 use crate::extract::{Body, Cancelled, FromDelivery, Meta, State, Text};
 use crate::handler::Handler;
-use crate::incoming::{Incoming, Shared};
-use crate::outcome::{Failed, Failure, IntoOutcome, Outcome};
+use crate::incoming::{Incoming, StateMap};
+use crate::outcome::{FailedAttempt, Failure, IntoOutcome, Outcome};
 
-/// Messages of one call, in the order in which they came: of a queue with sessions they are all of one session.
+/// The messages of one call, in order. On a queue with sessions, all belong to the same session.
 ///
-/// One that cannot be read is not among them: it goes to the dead letters by itself.
-pub struct Batch<T>(Vec<One<T>>);
+/// A message whose body cannot be decoded is not included. It is dead-lettered on its own.
+pub struct Batch<T>(Vec<BatchItem<T>>);
 
-/// One of a batch.
-pub struct One<T> {
-    /// What was read of it.
+/// One message of a batch.
+pub struct BatchItem<T> {
+    /// The body.
     pub value: T,
-    /// All the rest.
+    /// The rest of the message.
     pub meta: Meta,
 }
 
-impl<T> Deref for One<T> {
+impl<T> Deref for BatchItem<T> {
     type Target = T;
     fn deref(&self) -> &T {
         &self.value
@@ -53,61 +53,61 @@ impl<T> Deref for One<T> {
 }
 
 impl<T> Deref for Batch<T> {
-    type Target = [One<T>];
-    fn deref(&self) -> &[One<T>] {
+    type Target = [BatchItem<T>];
+    fn deref(&self) -> &[BatchItem<T>] {
         &self.0
     }
 }
 
 impl<T> IntoIterator for Batch<T> {
-    type Item = One<T>;
-    type IntoIter = std::vec::IntoIter<One<T>>;
+    type Item = BatchItem<T>;
+    type IntoIter = std::vec::IntoIter<BatchItem<T>>;
     fn into_iter(self) -> Self::IntoIter {
         self.0.into_iter()
     }
 }
 
 impl<'a, T> IntoIterator for &'a Batch<T> {
-    type Item = &'a One<T>;
-    type IntoIter = std::slice::Iter<'a, One<T>>;
+    type Item = &'a BatchItem<T>;
+    type IntoIter = std::slice::Iter<'a, BatchItem<T>>;
     fn into_iter(self) -> Self::IntoIter {
         self.0.iter()
     }
 }
 
-/// What a batch can be of: a body.
+/// A body that can be part of a batch.
 #[diagnostic::on_unimplemented(
     message = "there is no batch of `{Self}`",
     label = "not the body of a message",
     note = "derive `serde::Deserialize` for the body's type, or use `malote::{{Text, Body}}`; each one's `meta` has the rest"
 )]
-pub trait OfMessage: FromDelivery {}
+pub trait BatchBody: FromDelivery {}
 
-// What is missing is a body, of which serde is one way.
+// The compiler should suggest `BatchBody`, not the traits of serde.
 #[diagnostic::do_not_recommend]
-impl<T: DeserializeOwned + Send + 'static> OfMessage for T {}
-impl OfMessage for Text {}
-impl OfMessage for Body {}
+impl<T: DeserializeOwned + Send + 'static> BatchBody for T {}
+impl BatchBody for Text {}
+impl BatchBody for Body {}
 
-/// What a batch handler can ask for beside the batch: what is the same for all messages.
+/// A further argument of a batch handler: a value that is the same for all messages.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an argument of a batch handler",
     label = "not the same for all messages of a batch",
     note = "the first argument is `malote::Batch<T>`, others are `malote::State<T>` or `malote::Cancelled`; each one's `meta` has what differs"
 )]
-pub trait OfWorker: FromDelivery {}
+pub trait BatchArgument: FromDelivery {}
 
-impl<T: Send + Sync + 'static> OfWorker for State<T> {}
-impl OfWorker for Cancelled {}
+impl<T: Send + Sync + 'static> BatchArgument for State<T> {}
+impl BatchArgument for Cancelled {}
 
-/// What a batch handler may return: one outcome for each message, or one for all.
+/// A return type of batch handlers: one outcome for each message, or one for all.
 #[diagnostic::on_unimplemented(
     message = "a batch handler cannot return `{Self}`",
     label = "not outcomes",
     note = "return a `Vec` with an outcome for each message, in order, or one for all: `()`, `malote::Outcome`, or a `Result` of these"
 )]
 pub trait IntoOutcomes {
-    /// What it means for so many messages.
+    /// The outcome of each of `messages` messages, in order.
     fn into_outcomes(self, messages: usize) -> Vec<Outcome>;
 }
 
@@ -126,9 +126,10 @@ impl IntoOutcomes for Outcome {
 impl<T: IntoOutcome> IntoOutcomes for Vec<T> {
     fn into_outcomes(self, messages: usize) -> Vec<Outcome> {
         if self.len() != messages {
-            // Nobody can say which outcome is whose.
-            let error = format!("the handler gave {} outcomes for {messages} messages", self.len());
-            let failed = Failed { error, ..Failed::default() };
+            // It is unknown which outcome belongs to which message.
+            let (given, expected) = (self.len(), messages);
+            let error = format!("the handler returned {given} outcomes for {expected} messages");
+            let failed = FailedAttempt { error, ..FailedAttempt::default() };
             return vec![Outcome::Retry(failed); messages];
         }
         self.into_iter().map(IntoOutcome::into_outcome).collect()
@@ -147,33 +148,33 @@ impl<T: IntoOutcomes, E: Into<Failure>> IntoOutcomes for Result<T, E> {
     }
 }
 
-pub(crate) type BoxedBatch = Arc<
+pub(crate) type BoxedBatchHandler = Arc<
     dyn Fn(Vec<Arc<Incoming>>) -> Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>> + Send + Sync,
 >;
 
-/// The arguments of a batch handler: the batch, then what is the same for all messages.
+/// All arguments of a batch handler: the batch, then values that are the same for all messages.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` are not the arguments of a batch handler",
     label = "its first argument is not a `malote::Batch`, or there are more than four",
     note = "the first argument is `malote::Batch<T>`, others are `malote::State<T>` or `malote::Cancelled`"
 )]
 pub trait FromBatch: Sized + Send + 'static {
-    /// Takes them from the messages, with the outcomes of those that could not be read; no arguments if that is all of
-    /// them, or with what became of the others.
-    fn from_batch(all: &[Arc<Incoming>]) -> impl Future<Output = Taken<Self>> + Send;
+    /// Extracts them from the messages.
+    fn from_batch(messages: &[Arc<Incoming>]) -> impl Future<Output = ExtractedBatch<Self>> + Send;
 
     /// See [`FromDelivery::missing`].
-    fn missing(shared: &Shared) -> Option<&'static str>;
+    fn missing(states: &StateMap) -> Option<&'static str>;
 }
 
-/// What was taken from the messages of a batch.
-pub struct Taken<Arguments> {
+/// The arguments that were extracted from the messages of a batch.
+pub struct ExtractedBatch<Arguments> {
+    /// Otherwise the outcome of all messages whose body could be decoded.
     arguments: Result<Arguments, Outcome>,
-    /// In the order of the messages: none of one that the handler gets.
-    known: Vec<Option<Outcome>>,
+    /// For each message, the outcome if its body could not be decoded. The handler gets the other messages.
+    undecodable: Vec<Option<Outcome>>,
 }
 
-pub(crate) fn boxed<Arguments, H>(handler: H) -> BoxedBatch
+pub(crate) fn boxed<Arguments, H>(handler: H) -> BoxedBatchHandler
 where
     H: Handler<Arguments, Returned: Future<Output: IntoOutcomes> + Send + 'static>,
     Arguments: FromBatch,
@@ -181,52 +182,56 @@ where
     Arc::new(move |incoming| {
         let handler = handler.clone();
         Box::pin(async move {
-            let Taken { arguments, known } = Arguments::from_batch(&incoming).await;
-            let count = known.iter().filter(|known| known.is_none()).count();
-            let given = match arguments {
+            let ExtractedBatch { arguments, undecodable } = Arguments::from_batch(&incoming).await;
+            let count = undecodable.iter().filter(|outcome| outcome.is_none()).count();
+            let outcomes = match arguments {
                 Ok(arguments) => handler.call(arguments).await.into_outcomes(count),
                 Err(outcome) => vec![outcome; count],
             };
-            let mut given = given.into_iter();
-            let each = known.into_iter().map(|known| known.or_else(|| given.next()));
-            each.map(|outcome| outcome.unwrap_or(Outcome::Release)).collect()
+            let mut outcomes = outcomes.into_iter();
+            let all = undecodable.into_iter().map(|outcome| outcome.or_else(|| outcomes.next()));
+            all.map(|outcome| outcome.unwrap_or(Outcome::Release)).collect()
         })
     })
 }
 
-async fn bodies<T: OfMessage>(all: &[Arc<Incoming>]) -> (Vec<One<T>>, Vec<Option<Outcome>>) {
-    let (mut read, mut known) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
-    for one in all {
-        known.push(match T::from_delivery(one).await {
+/// The bodies that can be decoded, and the outcomes of the messages whose body cannot.
+async fn decode_bodies<T: BatchBody>(
+    messages: &[Arc<Incoming>],
+) -> (Vec<BatchItem<T>>, Vec<Option<Outcome>>) {
+    let mut bodies = Vec::with_capacity(messages.len());
+    let mut undecodable = Vec::with_capacity(messages.len());
+    for message in messages {
+        undecodable.push(match T::from_delivery(message).await {
             Ok(value) => {
-                read.push(One { value, meta: Meta::of(one) });
+                bodies.push(BatchItem { value, meta: Meta::of(message) });
                 None
             }
             Err(failure) => Some(failure.into()),
         });
     }
-    (read, known)
+    (bodies, undecodable)
 }
 
 macro_rules! from_batch {
     ($($argument:ident)*) => {
-        impl<T: OfMessage + 'static, $($argument: OfWorker + 'static,)*> FromBatch
+        impl<T: BatchBody + 'static, $($argument: BatchArgument + 'static,)*> FromBatch
             for (Batch<T>, $($argument,)*)
         {
-            async fn from_batch(all: &[Arc<Incoming>]) -> Taken<Self> {
-                let (read, known) = bodies::<T>(all).await;
-                let Some(_first) = all.first().filter(|_| !read.is_empty()) else {
-                    return Taken { arguments: Err(Outcome::Release), known };
+            async fn from_batch(messages: &[Arc<Incoming>]) -> ExtractedBatch<Self> {
+                let (bodies, undecodable) = decode_bodies::<T>(messages).await;
+                let Some(_first) = messages.first().filter(|_| !bodies.is_empty()) else {
+                    return ExtractedBatch { arguments: Err(Outcome::Release), undecodable };
                 };
                 let arguments = async {
-                    Ok::<_, Failure>((Batch(read), $($argument::from_delivery(_first).await?,)*))
+                    Ok::<_, Failure>((Batch(bodies), $($argument::from_delivery(_first).await?,)*))
                 };
                 let arguments = arguments.await.map_err(Outcome::from);
-                Taken { arguments, known }
+                ExtractedBatch { arguments, undecodable }
             }
 
-            fn missing(_shared: &Shared) -> Option<&'static str> {
-                T::missing(_shared)$(.or_else(|| $argument::missing(_shared)))*
+            fn missing(_states: &StateMap) -> Option<&'static str> {
+                T::missing(_states)$(.or_else(|| $argument::missing(_states)))*
             }
         }
     };

@@ -1,52 +1,52 @@
-//! A circuit breaker: while a dependency is down, the worker takes no messages that it would only fail.
+//! A circuit breaker: while a dependency is down, the worker takes no messages that would only fail.
 //!
-//! Of the last hundred calls within twenty seconds, at least ten and half of them failed by the dependency's fault:
-//! it opens for half a minute, for twice as long each time it fails again, at most five minutes. Then it lets one
-//! message through, two, four, and closes. Of workers that share a broker, one at a time does (`fleet.rs`). Plain data:
-//! whoever asks says what time it is.
+//! The breaker looks at the last hundred calls within twenty seconds. It opens when there are at least ten and half of
+//! them failed because of the dependency. It stays open for half a minute, and twice as long each further time, up to
+//! five minutes. Then it admits one message, two, four, and closes. Of several workers that share a broker, one at a
+//! time sends these probes (`probe_lock.rs`). The breaker is plain data; the caller passes the current time.
 
 use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use crate::outcome::Outcome;
+use crate::retry::hash_fraction;
 
 const WINDOW: Duration = Duration::from_secs(20);
 const CALLS_MAX: usize = 100;
 const CALLS_MIN: usize = 10;
 const OPEN_FIRST: Duration = Duration::from_secs(30);
 const OPEN_MAX: Duration = Duration::from_secs(300);
-/// After as many successes in a row it closes.
+/// The breaker closes after a round of this many successful probes.
 const PROBES_MAX: u32 = 4;
 
-/// A breaker for one dependency. Handlers name it with [`crate::Failure::of_dependency`].
+/// A circuit breaker for one dependency. Handlers report its failures with [`crate::Failure::of_dependency`].
 #[derive(Clone, Debug)]
 pub struct Breaker {
     dependency: &'static str,
-    state: State,
-    /// How long it stays open the first time.
-    first: Duration,
+    state: CircuitState,
+    /// How long the breaker stays open the first time.
+    first_pause: Duration,
     /// How often it opened since it was last closed.
-    opened: u32,
+    times_opened: u32,
 }
 
-/// How a breaker stands.
+/// The state of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BreakerState {
-    /// All is well.
+    /// The dependency works.
     Closed,
-    /// A few are let through, to see.
+    /// A few messages probe the dependency.
     HalfOpen,
-    /// The dependency is down: nothing begins.
+    /// The dependency is down, and no message starts.
     Open,
 }
 
 impl BreakerState {
-    /// All of them.
+    /// All states, from the best to the worst.
     pub const ALL: [Self; 3] = [Self::Closed, Self::HalfOpen, Self::Open];
 
-    /// A word for programs.
+    /// The name in metrics.
     pub fn word(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -57,30 +57,37 @@ impl BreakerState {
 }
 
 #[derive(Clone, Debug)]
-enum State {
-    /// When each call ended, and whether it failed.
+enum CircuitState {
+    /// When each call record_outcome, and whether it failed.
     Closed(VecDeque<(Duration, bool)>),
     Open {
         until: Duration,
     },
-    /// So many may be under way, so many are, so many of them succeeded.
     HalfOpen {
+        /// Probes that may run at a time.
         allowed: u32,
-        out: u32,
+        /// Probes that are running.
+        probes: u32,
+        /// Probes of this round that succeeded.
         succeeded: u32,
     },
 }
 
 impl Breaker {
-    /// Closed.
+    /// A closed breaker for a dependency.
     pub fn of(dependency: &'static str) -> Self {
-        Self { dependency, state: State::Closed(VecDeque::new()), first: OPEN_FIRST, opened: 0 }
+        Self {
+            dependency,
+            state: CircuitState::Closed(VecDeque::new()),
+            first_pause: OPEN_FIRST,
+            times_opened: 0,
+        }
     }
 
-    /// How long it stays open the first time, half a minute unless it is said; at most five minutes.
+    /// How long the breaker stays open the first time (default 30 s, at most 5 min).
     #[must_use]
     pub fn open_for(mut self, first: Duration) -> Self {
-        self.first = first.min(OPEN_MAX);
+        self.first_pause = first.min(OPEN_MAX);
         self
     }
 
@@ -88,73 +95,72 @@ impl Breaker {
         self.dependency
     }
 
-    /// Whether it would let a few through now, to see.
-    pub(crate) fn is_trying(&mut self, now: Duration) -> bool {
-        self.closed_for(now).is_none() && matches!(self.state, State::HalfOpen { .. })
+    /// Whether it may admit probes now.
+    pub(crate) fn is_half_open(&mut self, now: Duration) -> bool {
+        self.blocked_for(now).is_none() && matches!(self.state, CircuitState::HalfOpen { .. })
     }
 
-    /// Whether some of those are under way.
-    pub(crate) fn is_tried(&self) -> bool {
-        matches!(self.state, State::HalfOpen { out, .. } if out > 0)
+    /// Whether probes are running.
+    pub(crate) fn has_probes(&self) -> bool {
+        matches!(self.state, CircuitState::HalfOpen { probes, .. } if probes > 0)
     }
 
-    /// Stays open a little longer: somebody else tries.
-    pub(crate) fn put_off(&mut self, now: Duration, pause: Duration) {
-        self.state = State::Open { until: now + pause };
+    /// Stays open for `pause`, because another worker probes.
+    pub(crate) fn stay_open(&mut self, now: Duration, pause: Duration) {
+        self.state = CircuitState::Open { until: now + pause };
     }
 
-    /// How it stands now.
     pub(crate) fn state(&mut self, now: Duration) -> BreakerState {
-        let _ = self.closed_for(now); // it may have become time to try
+        let _ = self.blocked_for(now); // changes from open to half-open when the pause is over
         match self.state {
-            State::Closed(_) => BreakerState::Closed,
-            State::Open { .. } => BreakerState::Open,
-            State::HalfOpen { .. } => BreakerState::HalfOpen,
+            CircuitState::Closed(_) => BreakerState::Closed,
+            CircuitState::Open { .. } => BreakerState::Open,
+            CircuitState::HalfOpen { .. } => BreakerState::HalfOpen,
         }
     }
 
-    /// How long nothing may begin.
-    pub(crate) fn closed_for(&mut self, now: Duration) -> Option<Duration> {
-        if let State::Open { until } = self.state {
+    /// How long no message may start. None if messages may start.
+    pub(crate) fn blocked_for(&mut self, now: Duration) -> Option<Duration> {
+        if let CircuitState::Open { until } = self.state {
             if now < until {
                 return Some(until - now);
             }
-            self.state = State::HalfOpen { allowed: 1, out: 0, succeeded: 0 };
+            self.state = CircuitState::HalfOpen { allowed: 1, probes: 0, succeeded: 0 };
         }
         None
     }
 
-    /// How many of `wanted` may begin now; they count as under way.
+    /// How many of `wanted` messages may start now. They count as running.
     pub(crate) fn admit(&mut self, now: Duration, wanted: u32) -> u32 {
-        if self.closed_for(now).is_some() {
+        if self.blocked_for(now).is_some() {
             return 0;
         }
         match &mut self.state {
-            State::HalfOpen { allowed, out, .. } => {
-                let count = wanted.min(*allowed - (*out).min(*allowed));
-                *out += count;
+            CircuitState::HalfOpen { allowed, probes, .. } => {
+                let count = wanted.min(*allowed - (*probes).min(*allowed));
+                *probes += count;
                 count
             }
-            State::Closed(_) | State::Open { .. } => wanted,
+            CircuitState::Closed(_) | CircuitState::Open { .. } => wanted,
         }
     }
 
-    /// So many did not begin after all.
-    pub(crate) fn not_used(&mut self, count: u32) {
-        if let State::HalfOpen { out, .. } = &mut self.state {
-            *out = out.saturating_sub(count);
+    /// Takes back admissions that were not used.
+    pub(crate) fn return_unused(&mut self, count: u32) {
+        if let CircuitState::HalfOpen { probes, .. } = &mut self.state {
+            *probes = probes.saturating_sub(count);
         }
     }
 
-    /// A handler ended.
-    pub(crate) fn ended(&mut self, now: Duration, outcome: &Outcome) {
+    /// Records the outcome of a handler.
+    pub(crate) fn record_outcome(&mut self, now: Duration, outcome: &Outcome) {
         let failed = match outcome {
             Outcome::Retry(failed) => failed.dependency == Some(self.dependency),
             _ => false,
         };
         let succeeded = matches!(outcome, Outcome::Done);
         match &mut self.state {
-            State::Closed(calls) if failed || succeeded => {
+            CircuitState::Closed(calls) if failed || succeeded => {
                 calls.push_back((now, failed));
                 while calls.len() > CALLS_MAX
                     || calls.front().is_some_and(|(at, _)| *at + WINDOW < now)
@@ -166,34 +172,33 @@ impl Breaker {
                     self.open(now);
                 }
             }
-            State::HalfOpen { .. } if failed => self.open(now),
-            State::HalfOpen { allowed, out, succeeded: good } => {
-                *out = out.saturating_sub(1);
+            CircuitState::HalfOpen { .. } if failed => self.open(now),
+            CircuitState::HalfOpen { allowed, probes, succeeded: good } => {
+                *probes = probes.saturating_sub(1);
                 *good += u32::from(succeeded);
                 if *good >= *allowed {
                     (*allowed, *good) = (*allowed * 2, 0);
                 }
                 if *allowed > PROBES_MAX {
-                    tracing::info!(dependency = self.dependency, "the breaker is closed");
-                    (self.state, self.opened) = (State::Closed(VecDeque::new()), 0);
+                    tracing::info!(dependency = self.dependency, "breaker closed");
+                    (self.state, self.times_opened) = (CircuitState::Closed(VecDeque::new()), 0);
                 }
             }
-            State::Closed(_) | State::Open { .. } => {}
+            CircuitState::Closed(_) | CircuitState::Open { .. } => {}
         }
     }
 
     fn open(&mut self, now: Duration) {
-        let full = self.first.saturating_mul(1 << self.opened.min(8)).min(OPEN_MAX);
-        // Workers that opened together should not ask together.
-        let mut hasher = DefaultHasher::new();
-        (self.dependency, self.opened, now.as_nanos()).hash(&mut hasher);
-        let pause = full.mul_f64(0.8 + 0.2 * (hasher.finish() >> 11) as f64 / (1_u64 << 53) as f64);
-        self.opened += 1;
-        self.state = State::Open { until: now + pause };
+        let full = self.first_pause.saturating_mul(1 << self.times_opened.min(8)).min(OPEN_MAX);
+        // Breakers that opened at the same time should not probe at the same time.
+        let chance = hash_fraction((self.dependency, self.times_opened, now.as_nanos()));
+        let pause = full.mul_f64(0.8 + 0.2 * chance);
+        self.times_opened += 1;
+        self.state = CircuitState::Open { until: now + pause };
         tracing::warn!(
             dependency = self.dependency,
             open_ms = pause.as_millis() as u64,
-            "the breaker is open: no messages are taken"
+            "breaker opened; no messages are fetched"
         );
     }
 }
@@ -201,33 +206,33 @@ impl Breaker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::Failed;
+    use crate::outcome::FailedAttempt;
 
     fn failed() -> Outcome {
-        Outcome::Retry(Failed { dependency: Some("bank"), ..Failed::default() })
+        Outcome::Retry(FailedAttempt { dependency: Some("bank"), ..FailedAttempt::default() })
     }
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
 
-    fn opened() -> Breaker {
+    fn open_breaker() -> Breaker {
         let mut breaker = Breaker::of("bank");
-        (0..10).for_each(|_| breaker.ended(at(1), &failed()));
+        (0..10).for_each(|_| breaker.record_outcome(at(1), &failed()));
         breaker
     }
 
     #[test]
-    fn it_opens_when_half_of_enough_calls_fail_by_the_dependency() {
+    fn it_opens_when_half_of_at_least_ten_calls_fail_because_of_the_dependency() {
         let mut breaker = Breaker::of("bank");
-        (0..9).for_each(|_| breaker.ended(at(1), &failed()));
-        assert_eq!(breaker.closed_for(at(1)), None);
-        // Failures of its own making do not count.
-        let own = Outcome::Retry(Failed::default());
-        (0..50).for_each(|_| breaker.ended(at(1), &own));
+        (0..9).for_each(|_| breaker.record_outcome(at(1), &failed()));
+        assert_eq!(breaker.blocked_for(at(1)), None);
+        // Other failures do not count.
+        let other = Outcome::Retry(FailedAttempt::default());
+        (0..50).for_each(|_| breaker.record_outcome(at(1), &other));
         assert_eq!(breaker.admit(at(1), 7), 7);
-        breaker.ended(at(1), &failed());
-        let open = breaker.closed_for(at(1)).unwrap();
+        breaker.record_outcome(at(1), &failed());
+        let open = breaker.blocked_for(at(1)).unwrap();
         assert!(open >= at(24) && open <= at(30), "{open:?}");
         assert_eq!(breaker.admit(at(2), 7), 0);
     }
@@ -235,43 +240,43 @@ mod tests {
     #[test]
     fn old_calls_and_many_successes_keep_it_closed() {
         let mut breaker = Breaker::of("bank");
-        (0..9).for_each(|_| breaker.ended(at(1), &failed()));
-        (0..9).for_each(|_| breaker.ended(at(30), &failed()));
-        assert_eq!(breaker.closed_for(at(30)), None);
+        (0..9).for_each(|_| breaker.record_outcome(at(1), &failed()));
+        (0..9).for_each(|_| breaker.record_outcome(at(30), &failed()));
+        assert_eq!(breaker.blocked_for(at(30)), None);
         let mut breaker = Breaker::of("bank");
         for _ in 0..50 {
-            breaker.ended(at(1), &Outcome::Done);
-            breaker.ended(at(1), &Outcome::Done);
-            breaker.ended(at(1), &failed());
+            breaker.record_outcome(at(1), &Outcome::Done);
+            breaker.record_outcome(at(1), &Outcome::Done);
+            breaker.record_outcome(at(1), &failed());
         }
-        assert_eq!(breaker.closed_for(at(1)), None);
+        assert_eq!(breaker.blocked_for(at(1)), None);
     }
 
     #[test]
-    fn it_lets_one_two_four_through_and_closes() {
-        let mut breaker = opened();
+    fn it_admits_one_two_four_probes_and_closes() {
+        let mut breaker = open_breaker();
         assert_eq!(breaker.admit(at(40), 100), 1);
         assert_eq!(breaker.admit(at(40), 100), 0);
-        breaker.not_used(1);
+        breaker.return_unused(1);
         assert_eq!(breaker.admit(at(40), 100), 1);
-        breaker.ended(at(40), &Outcome::Done);
+        breaker.record_outcome(at(40), &Outcome::Done);
         assert_eq!(breaker.admit(at(40), 100), 2);
-        (0..2).for_each(|_| breaker.ended(at(41), &Outcome::Done));
+        (0..2).for_each(|_| breaker.record_outcome(at(41), &Outcome::Done));
         assert_eq!(breaker.admit(at(41), 100), 4);
-        (0..4).for_each(|_| breaker.ended(at(41), &Outcome::Done));
+        (0..4).for_each(|_| breaker.record_outcome(at(41), &Outcome::Done));
         assert_eq!(breaker.admit(at(41), 100), 100);
     }
 
     #[test]
-    fn a_probe_that_fails_opens_it_for_longer_up_to_five_minutes() {
-        let mut breaker = opened();
+    fn a_failed_probe_opens_it_for_longer_up_to_five_minutes() {
+        let mut breaker = open_breaker();
         let mut now = at(1);
         for _ in 0..10 {
-            now += breaker.closed_for(now).unwrap();
+            now += breaker.blocked_for(now).unwrap();
             assert_eq!(breaker.admit(now, 5), 1);
-            breaker.ended(now, &failed());
+            breaker.record_outcome(now, &failed());
         }
-        let open = breaker.closed_for(now).unwrap();
+        let open = breaker.blocked_for(now).unwrap();
         assert!(open >= at(240) && open <= at(300), "{open:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! `Malote`: the way to a broker for programs that send.
+//! `Malote`, the connection to a broker: it creates queues and sends messages.
 
 use std::future::IntoFuture;
 use std::pin::Pin;
@@ -12,72 +12,80 @@ use malote_model::{
 use serde::Serialize;
 
 use crate::Error;
-use crate::request::Replies;
+use crate::clock::millis;
+use crate::request::ReplyQueues;
 
-/// A broker. Clones are the same connection.
+/// A connection to a broker. Clones share the connection.
 #[derive(Clone)]
 pub struct Malote {
     broker: Arc<dyn Broker>,
-    /// Where answers to requests come in.
-    pub(crate) replies: Arc<Replies>,
+    pub(crate) replies: Arc<ReplyQueues>,
 }
 
 impl Malote {
-    /// Reaches the broker that a URL names: `embedded:DIR`, `malote://HOST:PORT`, `malote+tls://HOST:PORT`,
-    /// `amqp://HOST:PORT` (RabbitMQ), `postgres://HOST/DATABASE`, `servicebus://CONNECTION-STRING`.
+    /// Connects to a broker.
     ///
-    /// `http://HOST:PORT` is the same as `malote://HOST:PORT`, and `https://` the same as `malote+tls://`: one
-    /// `MALOTE_URL` serves the command line and your programs.
+    /// | URL | broker | cargo feature |
+    /// |---|---|---|
+    /// | `embedded:DIR` | the engine in this process, with its data in a directory | `embedded` |
+    /// | `malote://HOST:PORT`, `malote+tls://HOST:PORT` | a Malote server | `native` |
+    /// | `amqp://HOST:PORT`, `amqps://HOST:PORT` | RabbitMQ | `rabbitmq` |
+    /// | `postgres://HOST/DATABASE` | a PostgreSQL database | `postgres` |
+    /// | `servicebus://CONNECTION-STRING` | Azure Service Bus | `servicebus` |
+    ///
+    /// `http://` is the same as `malote://`, and `https://` the same as `malote+tls://`. So the command line and your
+    /// programs can use the same `MALOTE_URL`.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         let native = native_url(url);
-        Ok(Self::over(malote_connectors::connect(native.as_deref().unwrap_or(url)).await?))
+        Ok(Self::with_broker(malote_connectors::connect(native.as_deref().unwrap_or(url)).await?))
     }
 
     #[cfg(feature = "embedded")]
-    /// The engine in this process, with its data in a directory. One process at a time can.
+    /// Opens the engine in this process, with its data in a directory. Only one process at a time can open a directory.
     pub async fn open(data: &str) -> Result<Self, Error> {
         Self::connect(&format!("embedded:{data}")).await
     }
 
-    /// Any broker that there is a connector for.
-    pub fn over(broker: Arc<dyn Broker>) -> Self {
+    /// Uses a broker that implements [`Broker`].
+    pub fn with_broker(broker: Arc<dyn Broker>) -> Self {
         Self { broker, replies: Arc::default() }
     }
 
-    /// The broker itself.
+    /// The broker of this connection.
     pub fn broker(&self) -> &Arc<dyn Broker> {
         &self.broker
     }
 
-    /// Makes a queue, or finds it just as asked.
+    /// Creates a queue. It is an error if the queue exists with other settings.
     pub async fn declare(&self, queue: &str, spec: QueueSpec) -> Result<(), Error> {
-        Ok(self.broker.declare(&name(queue)?, spec).await?)
+        Ok(self.broker.declare(&queue_name(queue)?, spec).await?)
     }
 
     /// Sends a value as JSON: `malote.send("orders", &order).session("ana").await?`.
-    pub fn send<T: Serialize>(&self, queue: &str, value: &T) -> Sending {
-        Sending::new(self, queue, json_message(value))
+    pub fn send<T: Serialize>(&self, queue: &str, value: &T) -> SendBuilder {
+        SendBuilder::new(self, queue, json_message(value))
     }
 
-    /// Sends a text as it is.
-    pub fn send_text(&self, queue: &str, text: impl Into<String>) -> Sending {
+    /// Sends a text.
+    pub fn send_text(&self, queue: &str, text: impl Into<String>) -> SendBuilder {
         let body = Body { bytes: text.into().into(), kind: BodyKind::Text };
-        Sending::new(self, queue, Ok(Message { body, ..Message::default() }))
+        SendBuilder::new(self, queue, Ok(Message { body, ..Message::default() }))
     }
 
-    /// Sends all or none.
+    /// Sends several messages, all or none where the broker can. Otherwise they are sent in order, and after an error
+    /// an unknown number of them may have been sent.
     pub async fn send_all(&self, messages: Vec<(Address, Message)>) -> Result<Vec<Sent>, Error> {
         Ok(self.broker.send(messages).await?)
     }
 
-    /// An orderly end.
+    /// Closes the connection. Unsettled messages return to their queues.
     pub async fn close(&self) -> Result<(), Error> {
-        self.replies.end().await;
+        self.replies.close().await;
         Ok(self.broker.close().await?)
     }
 }
 
-/// The native connection to the server at an HTTP address. The default ports are those of HTTP.
+/// The URL of the native connection for an HTTP URL. The default ports are those of HTTP.
 fn native_url(url: &str) -> Option<String> {
     let (scheme, rest, port) = match url.split_once("://")? {
         ("http", rest) => ("malote", rest, 80),
@@ -101,7 +109,7 @@ pub(crate) fn json_message<T: Serialize>(value: &T) -> Result<Message, Error> {
     Ok(Message { body, content_type, ..Message::default() })
 }
 
-pub(crate) fn name(queue: &str) -> Result<QueueName, Error> {
+pub(crate) fn queue_name(queue: &str) -> Result<QueueName, Error> {
     QueueName::new(queue).map_err(|refusal| Error::Broker(refused("bad_name", refusal)))
 }
 
@@ -109,17 +117,17 @@ pub(crate) fn refused(code: &str, refusal: impl std::fmt::Display) -> BrokerErro
     BrokerError::Refused { code: code.into(), text: refusal.to_string() }
 }
 
-/// A message about to be sent: say more about it, then `.await` it.
-#[must_use = "a message is sent by `.await`"]
-pub struct Sending {
+/// A message to send. Set its fields, then `.await` it.
+#[must_use = "the message is sent when this is awaited"]
+pub struct SendBuilder {
     broker: Arc<dyn Broker>,
     to: Result<QueueName, Error>,
     message: Result<Message, Error>,
 }
 
-impl Sending {
+impl SendBuilder {
     fn new(malote: &Malote, queue: &str, message: Result<Message, Error>) -> Self {
-        Self { broker: malote.broker.clone(), to: name(queue), message }
+        Self { broker: malote.broker.clone(), to: queue_name(queue), message }
     }
 
     fn with(mut self, change: impl FnOnce(&mut Message)) -> Self {
@@ -129,7 +137,7 @@ impl Sending {
         self
     }
 
-    /// Its session: messages of one are handled in order, one at a time.
+    /// The session of the message. Messages of a session are handled in order, one at a time.
     pub fn session(mut self, session: impl AsRef<str>) -> Self {
         match SessionId::new(session.as_ref()) {
             Ok(session) => self.with(|message| message.session = Some(session)),
@@ -140,29 +148,28 @@ impl Sending {
         }
     }
 
-    /// Its id, by which a repeat is known.
+    /// The message id, which identifies duplicates.
     pub fn id(self, id: impl Into<String>) -> Self {
         self.with(|message| message.message_id = Some(id.into()))
     }
 
-    /// What it is about: the type that a worker finds its handler by.
+    /// The subject. A worker selects the handler by it.
     pub fn subject(self, subject: impl Into<String>) -> Self {
         self.with(|message| message.subject = Some(subject.into()))
     }
 
-    /// A property.
+    /// Sets a property.
     pub fn property(self, name: impl Into<String>, value: Value) -> Self {
         self.with(|message| message.properties.set(name, value))
     }
 
-    /// Not before so long from now.
+    /// Delivers the message after this delay.
     pub fn delay(self, delay: Duration) -> Self {
-        let ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
-        self.with(|message| message.when = When::Delay(ms))
+        self.with(|message| message.when = When::Delay(millis(delay)))
     }
 }
 
-impl IntoFuture for Sending {
+impl IntoFuture for SendBuilder {
     type Output = Result<Sent, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
@@ -174,10 +181,10 @@ impl IntoFuture for Sending {
     }
 }
 
-/// What became of the one message that was sent.
+/// The result of sending one message.
 pub(crate) fn one_sent(mut sent: Vec<Sent>) -> Result<Sent, Error> {
     sent.pop().ok_or_else(|| {
-        let text = "the broker did not say what became of a message".to_owned();
+        let text = "the broker did not report the result of a send".to_owned();
         Error::Broker(BrokerError::Unreachable { text })
     })
 }
@@ -187,7 +194,7 @@ mod tests {
     use super::native_url;
 
     #[test]
-    fn http_addresses_lead_to_the_native_connection() {
+    fn http_urls_become_urls_of_the_native_connection() {
         for (url, expected) in [
             ("http://127.0.0.1:8080", Some("malote://127.0.0.1:8080")),
             ("http://h/", Some("malote://h:80")),

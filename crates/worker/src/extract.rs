@@ -1,4 +1,4 @@
-//! What a handler can ask for, by the types of its arguments.
+//! The arguments that a handler can have. Their types say what they contain.
 
 use std::any::{Any, type_name};
 use std::ops::Deref;
@@ -11,34 +11,35 @@ use malote_model::{Message, SessionId};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-pub use crate::incoming::Shared;
-use crate::incoming::{Incoming, StateChange};
+pub use crate::incoming::StateMap;
+use crate::incoming::{Incoming, NewSessionState};
 use crate::outcome::Failure;
 
 /// An argument of a handler.
 ///
-/// Every type that serde can deserialize is one: it is the body, read as JSON; a `String` is the body's text as it is.
-/// A body that cannot be read goes to the dead letters as `Undecodable`, at once: it will not get better.
+/// Every type that implements `serde::Deserialize` is the body, decoded from JSON. A `String` is the body as text. A
+/// message whose body cannot be decoded is dead-lettered at once, with the reason `Undecodable`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an argument of a handler",
-    label = "not something a message has",
+    label = "not an argument of a handler",
     note = "derive `serde::Deserialize` for the body's type, or use `malote::{{Text, Body, Meta, Session, SessionState, State, Attempt, Cancelled}}`",
-    note = "a handler of a `malote::Batch` is given to the worker with `handle_batch` or `on_batch`"
+    note = "to use a handler of a `malote::Batch`, call `handle_batch` or `on_batch` of the worker"
 )]
 pub trait FromDelivery: Sized + Send {
-    /// Takes it from the message.
+    /// Extracts it from the message. If it fails, the handler is not called, and the failure decides what happens to
+    /// the message.
     fn from_delivery(
         incoming: &Arc<Incoming>,
     ) -> impl Future<Output = Result<Self, Failure>> + Send;
 
-    /// The type of a value that this argument needs and the worker was not given. A worker checks this when it
-    /// starts.
-    fn missing(_shared: &Shared) -> Option<&'static str> {
+    /// The type of a value that this argument needs and that [`crate::Worker::state`] was not called with. A worker
+    /// checks this when it starts.
+    fn missing(_states: &StateMap) -> Option<&'static str> {
         None
     }
 }
 
-// What is missing is an argument, of which serde is one way.
+// The compiler should suggest `FromDelivery`, not the traits of serde.
 #[diagnostic::do_not_recommend]
 impl<T: DeserializeOwned + Send + 'static> FromDelivery for T {
     async fn from_delivery(incoming: &Arc<Incoming>) -> Result<Self, Failure> {
@@ -50,7 +51,8 @@ impl<T: DeserializeOwned + Send + 'static> FromDelivery for T {
         match text {
             Some(text) => Ok(text),
             None => serde_json::from_slice(bytes).map_err(|error| {
-                Failure::undecodable(format_args!("the body is no {}: {error}", type_name::<T>()))
+                let name = type_name::<T>();
+                Failure::undecodable(format_args!("the body cannot be decoded as {name}: {error}"))
             }),
         }
     }
@@ -58,7 +60,7 @@ impl<T: DeserializeOwned + Send + 'static> FromDelivery for T {
 
 fn utf8(bytes: &Bytes) -> Result<String, Failure> {
     let text = std::str::from_utf8(bytes).map(str::to_owned);
-    text.map_err(|error| Failure::undecodable(format_args!("the body is no text: {error}")))
+    text.map_err(|error| Failure::undecodable(format_args!("the body is not UTF-8 text: {error}")))
 }
 
 /// The body as text.
@@ -71,7 +73,7 @@ impl FromDelivery for Text {
     }
 }
 
-/// The body as it is.
+/// The body as bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Body(pub Bytes);
 
@@ -81,7 +83,7 @@ impl FromDelivery for Body {
     }
 }
 
-/// What is known about a message beside its body.
+/// The message and its delivery: properties, counters, idempotency key.
 #[derive(Clone)]
 pub struct Meta(Arc<Incoming>);
 
@@ -90,37 +92,38 @@ impl Meta {
         Self(incoming.clone())
     }
 
-    /// The message: subject, properties, correlation id and all.
+    /// The message, with its subject, properties and correlation id.
     pub fn message(&self) -> &Message {
         self.0.message()
     }
 
-    /// As it was delivered: sequence, lease, counters, times.
+    /// The delivery: sequence number, lease, counters and times.
     pub fn delivery(&self) -> &Delivery {
         &self.0.delivery
     }
 
-    /// 1 the first time, one more after each failure of a handler.
+    /// The number of this attempt: 1 plus the number of failed attempts.
     pub fn attempt(&self) -> u32 {
         self.0.attempt()
     }
 
-    /// How often a worker that had it vanished.
+    /// How many workers were lost while they had this message.
     pub fn lost(&self) -> u32 {
         self.0.lost()
     }
 
-    /// The trace that the message is a part of, as W3C writes it: what your own spans and calls continue.
+    /// The W3C `traceparent` of the message. Use it as the parent of your own spans and calls.
     pub fn traceparent(&self) -> Option<&str> {
         self.0.traceparent()
     }
 
-    /// What others added to that trace.
+    /// The W3C `tracestate` of the message.
     pub fn tracestate(&self) -> Option<&str> {
         self.0.tracestate()
     }
 
-    /// The same through every attempt, redrive and move: give it to whoever must not do a thing twice.
+    /// A key that is the same for every attempt, also after a redrive. Pass it to services that must not do the same
+    /// thing twice.
     pub fn idempotency_key(&self) -> &str {
         self.0.origin_id()
     }
@@ -140,12 +143,12 @@ impl FromDelivery for Session {
     async fn from_delivery(incoming: &Arc<Incoming>) -> Result<Self, Failure> {
         let session = incoming.session().cloned().map(Self);
         session.ok_or_else(|| {
-            Failure::dead("NoSession", "the handler needs a session, and the message has none")
+            Failure::dead("NoSession", "the handler takes a `Session`, but the message has none")
         })
     }
 }
 
-/// Which attempt this is: 1 the first time.
+/// The number of this attempt; the first is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt(pub u32);
 
@@ -155,7 +158,7 @@ impl FromDelivery for Attempt {
     }
 }
 
-/// What the worker was given with [`crate::Worker::state`].
+/// A value that the worker got with [`crate::Worker::state`].
 pub struct State<T>(Arc<T>);
 
 impl<T> Clone for State<T> {
@@ -174,38 +177,41 @@ impl<T> Deref for State<T> {
 impl<T: Send + Sync + 'static> FromDelivery for State<T> {
     async fn from_delivery(incoming: &Arc<Incoming>) -> Result<Self, Failure> {
         let name = type_name::<T>();
-        incoming.shared.get().map(Self).ok_or_else(|| {
-            // Not the message's fault: another worker, made right, can do it.
-            Failure::retry(format_args!("the worker has no {name}: give it one with Worker::state"))
+        incoming.states.get().map(Self).ok_or_else(|| {
+            // Another worker may have the value.
+            Failure::retry(format_args!(
+                "the worker has no value of type {name}: add one with `Worker::state`"
+            ))
         })
     }
 
-    fn missing(shared: &Shared) -> Option<&'static str> {
-        shared.missing::<T>()
+    fn missing(states: &StateMap) -> Option<&'static str> {
+        states.missing::<T>()
     }
 }
 
-/// The state of the message's session: read before the handler runs, changed in the same step as the settlement.
+/// The state of the message's session. It is read before the handler runs. Changes are written in the same step as the
+/// settlement.
 pub struct SessionState {
     incoming: Arc<Incoming>,
     state: Option<Bytes>,
 }
 
 impl SessionState {
-    /// As it was when the handler began.
+    /// The state when the handler started.
     pub fn get(&self) -> Option<&Bytes> {
         self.state.as_ref()
     }
 
-    /// To be set when the message is done. A handler that fails changes nothing.
+    /// Sets the state when the message is completed. A handler that fails does not change it.
     pub fn set(&self, state: impl Into<Bytes>) {
         let state = Some(state.into());
-        *self.incoming.new_state.lock() = Some(StateChange { state, of_step: None });
+        *self.incoming.new_state.lock() = Some(NewSessionState { state, step_outcome: None });
     }
 
-    /// To be cleared when the message is done.
+    /// Clears the state when the message is completed.
     pub fn clear(&self) {
-        *self.incoming.new_state.lock() = Some(StateChange { state: None, of_step: None });
+        *self.incoming.new_state.lock() = Some(NewSessionState { state: None, step_outcome: None });
     }
 }
 
@@ -214,12 +220,13 @@ impl FromDelivery for SessionState {
         let no_session = || {
             Failure::dead(
                 "NoSession",
-                "the handler needs a session's state, and the worker has no sessions",
+                "the handler takes a `SessionState`, but the worker has no sessions: call `Worker::sessions`",
             )
         };
         if !incoming.broker.capabilities().state_with_settle {
-            let fix = "the broker cannot change a session's state together with a settlement";
-            return Err(Failure::dead("NoSessionState", fix));
+            let text = "the broker cannot change the state of a session together with a settlement: \
+                        store the state in your own database";
+            return Err(Failure::dead("NoSessionState", text));
         }
         let held = incoming.held().ok_or_else(no_session)?;
         let state = incoming.broker.state(incoming.queue(), held).await?;
@@ -227,22 +234,22 @@ impl FromDelivery for SessionState {
     }
 }
 
-/// Fires when the work is no longer wanted: the lock is lost, the time is over, or the worker must stop.
+/// A signal that the handler should end: the lock is lost, the time-out is reached, or the worker stops.
 #[derive(Clone)]
 pub struct Cancelled(CancellationToken);
 
 impl Cancelled {
-    /// Whether it fired.
+    /// Whether the signal has fired.
     pub fn is_cancelled(&self) -> bool {
         self.0.is_cancelled()
     }
 
-    /// Waits for it.
+    /// Waits until the signal fires.
     pub async fn wait(&self) {
         self.0.cancelled().await;
     }
 
-    /// Sleeps, or less if it fires: true if the whole time has passed.
+    /// Sleeps until the time is over or the signal fires. Returns true if the whole time has passed.
     pub async fn sleep(&self, time: Duration) -> bool {
         self.0.run_until_cancelled(tokio::time::sleep(time)).await.is_some()
     }

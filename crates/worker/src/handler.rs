@@ -1,19 +1,18 @@
-//! Any `async fn` whose arguments can be taken from a message is a handler.
+//! Handlers: `async` functions whose arguments implement [`FromDelivery`].
 //!
-//! What a function is, what it takes and what it returns are asked for one by one, so that the compiler names the part
-//! that is wrong.
+//! The bounds on the function, its arguments and its result are separate, so that the compiler names the wrong part.
 
 use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::extract::FromDelivery;
-use crate::incoming::{Incoming, Shared};
+use crate::incoming::{Incoming, StateMap};
 use crate::outcome::{Failure, IntoOutcome, Outcome};
 
-pub(crate) type Boxed =
+pub(crate) type BoxedHandler =
     Arc<dyn Fn(Arc<Incoming>) -> Pin<Box<dyn Future<Output = Outcome> + Send>> + Send + Sync>;
 
-/// A function that a worker can run.
+/// A function that a worker can call with a message.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
     label = "not an `async fn` of up to eight arguments",
@@ -21,39 +20,39 @@ pub(crate) type Boxed =
     note = "it returns `()`, `malote::Outcome`, or a `Result` of these"
 )]
 pub trait Handler<Arguments>: Clone + Send + Sync + 'static {
-    /// What it returns at once: a future.
+    /// The future that it returns.
     type Returned: Future;
 
-    /// Calls it.
+    /// Calls the function.
     fn call(&self, arguments: Arguments) -> Self::Returned;
 }
 
-/// The arguments of a handler, all of them.
-pub trait FromDeliveryAll: Sized + Send + 'static {
-    /// Takes them from the message.
-    fn from_delivery_all(
+/// All arguments of a handler.
+pub trait HandlerArguments: Sized + Send + 'static {
+    /// Extracts them from the message.
+    fn from_delivery(
         incoming: &Arc<Incoming>,
     ) -> impl Future<Output = Result<Self, Failure>> + Send;
 
     /// See [`FromDelivery::missing`].
-    fn missing(shared: &Shared) -> Option<&'static str>;
+    fn missing(states: &StateMap) -> Option<&'static str>;
 }
 
-pub(crate) fn boxed<Arguments, H>(handler: H) -> Boxed
+pub(crate) fn boxed<Arguments, H>(handler: H) -> BoxedHandler
 where
     H: Handler<Arguments, Returned: Future<Output: IntoOutcome> + Send + 'static>,
-    Arguments: FromDeliveryAll,
+    Arguments: HandlerArguments,
 {
     Arc::new(move |incoming| {
         let handler = handler.clone();
         Box::pin(async move {
-            let arguments = match Arguments::from_delivery_all(&incoming).await {
+            let arguments = match Arguments::from_delivery(&incoming).await {
                 Ok(arguments) => arguments,
                 Err(failure) => return failure.into(),
             };
             let outcome = handler.call(arguments).await.into_outcome();
             #[cfg(feature = "once")]
-            let outcome = incoming.finish(outcome).await;
+            let outcome = incoming.end_transaction(outcome).await;
             outcome
         })
     })
@@ -74,13 +73,13 @@ macro_rules! handlers {
             }
         }
 
-        impl<$($argument: FromDelivery + 'static,)*> FromDeliveryAll for ($($argument,)*) {
-            async fn from_delivery_all(_incoming: &Arc<Incoming>) -> Result<Self, Failure> {
+        impl<$($argument: FromDelivery + 'static,)*> HandlerArguments for ($($argument,)*) {
+            async fn from_delivery(_incoming: &Arc<Incoming>) -> Result<Self, Failure> {
                 Ok(($($argument::from_delivery(_incoming).await?,)*))
             }
 
-            fn missing(_shared: &Shared) -> Option<&'static str> {
-                None$(.or_else(|| $argument::missing(_shared)))*
+            fn missing(_states: &StateMap) -> Option<&'static str> {
+                None$(.or_else(|| $argument::missing(_states)))*
             }
         }
     };

@@ -1,36 +1,36 @@
-//! A message on its way to a handler: what extractors look at.
+//! A message on its way to a handler. Extractors take the arguments of the handler from it.
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use malote_connectors::{Broker, Delivery, Held};
+use malote_connectors::{Broker, Delivery, SessionHold};
 use malote_model::{Message, Properties, QueueName, SessionId, Value};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "once")]
-use crate::once::Effect;
+use crate::once::HandlerTransaction;
 use crate::outcome::Outcome;
 use crate::pool::Lock;
 use crate::saga::Step;
 
-/// How often a handler failed on a message, laid over it with every failure.
+/// The property with the number of failed attempts. Every failure updates it.
 pub(crate) const ATTEMPTS: &str = "malote-attempts";
-/// What happened each time, newest last.
+/// The property with the list of failed attempts, newest last.
 pub(crate) const HISTORY: &str = "malote-history";
 
-/// The values given to a worker with [`crate::Worker::state`], one of each type.
+/// The values that a worker got with [`crate::Worker::state`], one of each type.
 #[derive(Clone, Default)]
-pub struct Shared(HashMap<TypeId, Arc<dyn Any + Send + Sync>>);
+pub struct StateMap(HashMap<TypeId, Arc<dyn Any + Send + Sync>>);
 
-impl Shared {
+impl StateMap {
     pub(crate) fn insert<T: Send + Sync + 'static>(&mut self, value: T) {
         self.0.insert(TypeId::of::<T>(), Arc::new(value));
     }
 
-    /// The name of the type if the worker was given no value of it.
+    /// The name of the type if there is no value of it.
     pub fn missing<T: Send + Sync + 'static>(&self) -> Option<&'static str> {
         (!self.0.contains_key(&TypeId::of::<T>())).then(type_name::<T>)
     }
@@ -40,35 +40,35 @@ impl Shared {
     }
 }
 
-/// Names a value that a handler needs and its worker was not given.
-pub(crate) type FindMissing = fn(&Shared) -> Option<&'static str>;
+/// Returns the type of a value that a handler needs and the worker does not have.
+pub(crate) type MissingState = fn(&StateMap) -> Option<&'static str>;
 
-/// A message, with what is known about it and about who has it.
+/// A message that is being handled, with its session, lock and broker.
 pub struct Incoming {
     pub(crate) delivery: Delivery,
     pub(crate) queue: QueueName,
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<SessionHold>,
     pub(crate) broker: Arc<dyn Broker>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) states: Arc<StateMap>,
     pub(crate) cancelled: CancellationToken,
-    /// The lock that it is handled under: its own, or its session's.
+    /// The lock of the message or of its session.
     pub(crate) lock: Arc<Lock>,
-    /// What is to be committed with the handler's success.
+    /// The transaction to commit when the handler succeeds.
     #[cfg(feature = "once")]
-    pub(crate) effect: Mutex<Option<Arc<dyn Effect>>>,
-    /// A state that is to change with the settlement.
-    pub(crate) new_state: Mutex<Option<StateChange>>,
-    /// What it is in a saga.
+    pub(crate) transaction: Mutex<Option<Arc<dyn HandlerTransaction>>>,
+    /// The new session state to write with the settlement.
+    pub(crate) new_state: Mutex<Option<NewSessionState>>,
+    /// Set if the handler is a step of a saga.
     pub(crate) step: OnceLock<Step>,
 }
 
-/// A session's state that changes with a settlement.
-pub(crate) struct StateChange {
-    /// Nothing clears it.
+/// A session state to write with a settlement.
+pub(crate) struct NewSessionState {
+    /// `None` clears the state.
     pub state: Option<Bytes>,
-    /// What a step of a saga said: its state changes, too, when its message comes again. None of a handler, whose state
-    /// changes when it is done and not otherwise.
-    pub of_step: Option<Outcome>,
+    /// The outcome of a step of a saga. With it, the state is also written when the message is delivered again.
+    /// Otherwise the state is written only when the message is completed.
+    pub step_outcome: Option<Outcome>,
 }
 
 impl Incoming {
@@ -77,23 +77,23 @@ impl Incoming {
         &self.delivery.message
     }
 
-    /// Its queue.
+    /// The queue of the message.
     pub fn queue(&self) -> &QueueName {
         &self.queue
     }
 
-    /// The session in hand.
-    pub fn held(&self) -> Option<&Held> {
+    /// The session that the worker holds.
+    pub fn held(&self) -> Option<&SessionHold> {
         self.held.as_ref()
     }
 
-    /// Its session.
+    /// The session of the message.
     pub fn session(&self) -> Option<&SessionId> {
         self.delivery.message.session.as_ref()
     }
 
-    /// The id that stays the same through every attempt, redrive and move: the key for doing things once. Of a step of
-    /// a saga it is the step's.
+    /// The id that is the same for every attempt, also after a redrive. For a step of a saga, it is the key of the
+    /// step.
     pub fn origin_id(&self) -> &str {
         if let Some(step) = self.step.get() {
             return step.key();
@@ -102,12 +102,12 @@ impl Incoming {
         message.origin_id.as_deref().or(message.message_id.as_deref()).unwrap_or_default()
     }
 
-    /// The trace that it is a part of, as W3C writes it: what a handler's own spans continue.
+    /// The W3C `traceparent` of the message. Older Azure clients call the property `Diagnostic-Id`.
     pub fn traceparent(&self) -> Option<&str> {
         self.text("traceparent").or_else(|| self.text("Diagnostic-Id"))
     }
 
-    /// What others added to the trace.
+    /// The W3C `tracestate` of the message.
     pub fn tracestate(&self) -> Option<&str> {
         self.text("tracestate")
     }
@@ -119,56 +119,57 @@ impl Incoming {
         }
     }
 
-    /// 1 the first time, one more after each failure of a handler.
+    /// The number of this attempt: 1 plus the number of failed attempts.
     pub fn attempt(&self) -> u32 {
         self.counted().0.saturating_add(1)
     }
 
-    /// How often a worker that had it vanished.
+    /// How many workers were lost while they had this message.
     pub fn lost(&self) -> u32 {
         self.counted().1
     }
 
     fn counted(&self) -> (u32, u32) {
-        attempts(&self.delivery, self.broker.capabilities().changes)
+        count_attempts(&self.delivery, self.broker.capabilities().changes)
     }
 
-    /// The same message, for another step of its saga.
+    /// The same message, for the next step of its saga.
     #[cfg(feature = "once")]
-    pub(crate) fn again(&self) -> Arc<Self> {
+    pub(crate) fn for_next_step(&self) -> Arc<Self> {
         Arc::new(Self {
             delivery: self.delivery.clone(),
             queue: self.queue.clone(),
             held: self.held.clone(),
             broker: self.broker.clone(),
-            shared: self.shared.clone(),
+            states: self.states.clone(),
             cancelled: self.cancelled.child_token(),
             lock: self.lock.clone(),
-            effect: Mutex::new(None),
+            transaction: Mutex::new(None),
             new_state: Mutex::new(None),
             step: OnceLock::new(),
         })
     }
 
-    /// Fires when the lock is lost, the time is over or the worker must stop. Whoever does not look is dropped at its
-    /// next `.await`.
+    /// Fires when the lock is lost, the time-out is reached or the worker stops. A handler that ignores it is dropped
+    /// at its next `.await`.
     pub fn cancelled(&self) -> &CancellationToken {
         &self.cancelled
     }
 }
 
-/// Failures of handlers and losses of workers so far.
+/// The number of failed attempts, and the number of lost workers.
 ///
-/// A handler's failure is written on the message where the broker can do that: what failed beyond it was lost. A
-/// redrive starts the broker's counter anew and leaves our property: no more than the broker counted is believed.
-pub(crate) fn attempts(delivery: &Delivery, written: bool) -> (u32, u32) {
-    let unwritten = if written { 0 } else { delivery.failed };
-    let recorded = recorded(&delivery.message.properties).unwrap_or(unwritten);
+/// If the broker can change properties (`recorded`), a failed attempt is recorded in the message, and all other failed
+/// deliveries are lost workers. A redrive resets the broker's counter but not the property, so the broker's counter is
+/// the upper limit.
+pub(crate) fn count_attempts(delivery: &Delivery, recorded: bool) -> (u32, u32) {
+    let unrecorded = if recorded { 0 } else { delivery.failed };
+    let recorded = recorded_attempts(&delivery.message.properties).unwrap_or(unrecorded);
     let attempts = recorded.min(delivery.failed);
     (attempts, delivery.failed - attempts)
 }
 
-fn recorded(properties: &Properties) -> Option<u32> {
+fn recorded_attempts(properties: &Properties) -> Option<u32> {
     match properties.get(ATTEMPTS)? {
         Value::I64(count) => u32::try_from(*count).ok(),
         _ => None,
@@ -189,17 +190,17 @@ mod tests {
         let (lease, enqueued_at) = (LeaseToken::default(), Timestamp(0));
         let (seq, receives, last, dead) = (Seq(1), failed + 1, false, None);
         let delivery = Delivery { seq, lease, receives, failed, enqueued_at, last, dead, message };
-        attempts(&delivery, written)
+        count_attempts(&delivery, written)
     }
 
     #[test]
-    fn what_failed_and_was_not_an_attempt_was_lost() {
+    fn failed_deliveries_without_a_recorded_attempt_are_lost_workers() {
         assert_eq!(counted(0, None, true), (0, 0));
         assert_eq!(counted(3, Some(1), true), (1, 2));
         assert_eq!(counted(2, None, true), (0, 2));
-        // Where nothing can be written on a message, every failure counts as an attempt.
+        // If the broker cannot change properties, every failure counts as an attempt.
         assert_eq!(counted(2, None, false), (2, 0));
-        // Redriven: the broker counts from nothing.
+        // After a redrive, the broker's counter is 0.
         assert_eq!(counted(0, Some(10), true), (0, 0));
         assert_eq!(counted(1, Some(-5), true), (0, 1));
     }

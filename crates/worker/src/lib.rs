@@ -1,14 +1,15 @@
-//! Workers for Malote and for other brokers: you write handlers, the library does the rest.
+//! Message queue workers in Rust. You write handlers; the library fetches messages, retries, renews locks and shuts
+//! down.
 //!
 //! [`Worker`] is the type to start with. It runs handlers for the messages of one queue:
 //!
 //! ```no_run
-//! use malote::{Failure, Malote, Worker};
+//! use malote::{Failure, Malote, QueueSpec, Worker};
 //!
 //! #[derive(serde::Serialize, serde::Deserialize)]
 //! struct Order { id: String, cents: u64 }
 //!
-//! /// `?` means "try again later". `Failure::dead` means that a retry cannot help.
+//! /// An error from `?` is retried later. `Failure::dead` dead-letters the message.
 //! async fn charge(order: Order) -> Result<(), Failure> {
 //!     if order.cents == 0 {
 //!         return Err(Failure::dead("NoTotal", "an order must cost something"));
@@ -19,164 +20,185 @@
 //! #[tokio::main]
 //! async fn main() -> Result<(), malote::Error> {
 //!     let malote = Malote::connect("embedded:./data").await?; // or http://HOST:PORT
-//!     malote.declare("orders", malote::QueueSpec::default()).await?;
+//!     malote.declare("orders", QueueSpec::default()).await?;
 //!     malote.send("orders", &Order { id: "o-1".into(), cents: 900 }).await?;
 //!     Worker::new(&malote, "orders").handle(charge).run_until_signal().await?;
 //!     malote.close().await
 //! }
 //! ```
 //!
-//! | you want to | use |
+//! This program needs no server: `embedded:./data` runs the broker in the process, and keeps the messages on disk. The
+//! same program works with a Malote server, RabbitMQ, PostgreSQL and Azure Service Bus. Only the URL changes; see
+//! [`Malote::connect`].
+//!
+//! - A message is delivered again until it is completed, also after a crash. Retries and their delays are durable.
+//! - Messages of a session are handled in order and one at a time. Different sessions are handled in parallel.
+//! - A handler can write to your PostgreSQL or SQLite database exactly once, and send messages in the same transaction.
+//!
+//! # What to use
+//!
+//! | task | type |
 //! |---|---|
-//! | connect, create queues and send | [`Malote`] |
 //! | run handlers | [`Worker`], then [`Worker::start`], [`Worker::run_until`] or [`Worker::run_until_signal`] |
+//! | connect, create queues and send | [`Malote`] |
 //! | take more than the body in a handler | [`Meta`], [`Session`], [`State`], [`Attempt`], [`Cancelled`]: see [`extract`] |
-//! | say what happens to a message | [`Failure`], [`Outcome`]: see [`outcome`] |
+//! | decide what happens to a message | [`Failure`], [`Outcome`]: see [`outcome`] |
 //! | handle several messages in one call | [`Batch`], [`Worker::handle_batch`] |
-//! | choose the retries | [`Retry`], [`Backoff`] |
-//! | stop while a dependency is down | [`Breaker`] |
-//! | write to a database exactly once | `Tx`, with the feature `sqlite` or `postgres` |
+//! | handle messages in order | [`Worker::sessions`], [`SessionOptions`] |
+//! | configure retries | [`Retry`], [`Backoff`] |
+//! | stop fetching while a dependency is down | [`Breaker`] |
+//! | adapt to the load | [`Worker::slots`], [`Scale`] |
+//! | write to a database exactly once | `Tx`: see the module `once` (feature `sqlite` or `postgres`) |
 //! | run steps that are all done or compensated | [`Saga`] |
 //! | send a request and wait for the reply | [`Malote::request`], [`Reply`] |
-//! | test handlers without a server | `testing::TestBroker`, with the feature `embedded` |
+//! | test handlers without a server | `testing::TestBroker` (feature `embedded`) |
 //!
-//! A worker prints failed attempts and dead letters to standard error unless the program has a `tracing` subscriber,
-//! which then gets them as events.
+//! # Cargo features
 //!
-//! # Features
+//! A program compiles only the connectors that it uses.
 //!
-//! Each connector is a feature: `embedded` and `native` are on by default, `rabbitmq`, `servicebus` and `postgres` are
-//! not. `sqlite` and `postgres` add inbox and outbox in these databases. A program that only embeds the engine uses
-//! `default-features = false, features = ["embedded"]`.
-
-/// The programs of the guide are compiled.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/ordering.md")]
-mod ordering {}
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/saga.md")]
-mod saga_guide {}
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/request-reply.md")]
-mod request_guide {}
+//! | feature | adds | default |
+//! |---|---|---|
+//! | `embedded` | `embedded:DIR`, the broker in your process, and the module `testing` | yes |
+//! | `native` | `malote://`, `malote+tls://`, `http://`, `https://`: a Malote server | yes |
+//! | `rabbitmq` | `amqp://`, `amqps://`: RabbitMQ | no |
+//! | `servicebus` | `servicebus://`: Azure Service Bus | no |
+//! | `postgres` | `postgres://` as the broker; `Tx`, outbox and sagas in PostgreSQL | no |
+//! | `sqlite` | `Tx`, outbox and sagas in SQLite | no |
+//!
+//! A program that only embeds the broker uses `default-features = false, features = ["embedded"]`.
+//!
+//! # Logs
+//!
+//! A worker prints failed attempts and dead letters to standard error. In a program with a `tracing` subscriber it
+//! sends `tracing` events instead, with the level `warn`.
+//!
+//! # Guides
+//!
+//! The directory `docs/guide` of the repository has a page for each topic: `workers.md` (your first worker),
+//! `ordering.md`, `exactly-once.md`, `outbox.md`, `saga.md`, `request-reply.md`, `scaling.md`, `testing-handlers.md`
+//! and `examples.md` (complete programs).
 
 mod batch;
 pub mod breaker;
 mod client;
 mod clock;
-mod dispatch;
 pub mod extract;
-mod fleet;
-mod gate;
 mod handler;
 mod incoming;
+mod limiter;
 pub mod metrics;
 #[cfg(feature = "once")]
 pub mod once;
 pub mod outcome;
 mod pool;
+mod probe_lock;
 pub mod request;
 pub mod retry;
+mod routes;
+mod running;
 pub mod saga;
 pub mod scale;
 mod stderr;
 #[cfg(feature = "embedded")]
 pub mod testing;
-pub mod worker;
+mod text;
+mod worker;
 
-pub use batch::{Batch, FromBatch, IntoOutcomes, OfMessage, OfWorker, One};
+pub use batch::{Batch, BatchArgument, BatchBody, BatchItem, FromBatch, IntoOutcomes};
 pub use breaker::{Breaker, BreakerState};
-pub use client::{Malote, Sending};
-pub use dispatch::Unknown;
+pub use client::{Malote, SendBuilder};
 pub use extract::{
     Attempt, Body, Cancelled, FromDelivery, Meta, Session, SessionState, State, Text,
 };
-pub use handler::{FromDeliveryAll, Handler};
+pub use handler::{Handler, HandlerArguments};
 pub use incoming::Incoming;
 #[cfg(feature = "embedded")]
 pub use malote_connectors::Embedded;
 #[cfg(feature = "native")]
-pub use malote_connectors::Native;
+pub use malote_connectors::NativeBroker;
 pub use malote_connectors::{
-    Broker, BrokerError, Capabilities, Capability, Delivery, Depth, Doing, Held, NewState,
-    RetryHold, Sent, SessionDepth, Settle, Source,
+    Broker, BrokerError, BrokerFuture, Capabilities, Capability, Delivery, Depth, NewState,
+    RetryHold, Sent, SessionDepth, SessionHold, Settle, Source,
 };
 pub use malote_model as model;
 pub use malote_model::{Address, Message, Properties, QueueName, QueueSpec, SessionId, Value};
 pub use metrics::Metrics;
 #[cfg(feature = "once")]
-pub use once::{Outgoing, Tx};
-pub use outcome::{Failed, Failure, IntoOutcome, Outcome};
+pub use once::{OutboxMessage, Tx};
+pub use outcome::{FailedAttempt, Failure, IntoOutcome, Outcome};
 pub use pool::{Counts, Report};
-pub use request::{Answer, Asking, Reply};
+pub use request::{Reply, ReplyMessage, RequestBuilder};
 pub use retry::{Backoff, Retry};
+pub use routes::UnknownTypes;
+pub use running::Running;
 pub use saga::{Saga, SagaState, SagaStatus, SagaSummary, Step};
 pub use scale::{Bounds, Scale, Scaler};
-pub use worker::{Running, Sessions, Shutdown, Worker};
+pub use worker::{SessionOptions, Shutdown, Worker};
 
-/// Why a call of this library failed.
+/// An error of this library.
 ///
-/// `{:?}` prints the same sentence as `{}`, followed by its causes: it is what a `main` that returns
-/// `Result<(), malote::Error>` prints.
+/// `{:?}` prints the same text as `{}`, followed by the causes. So a `main` that returns `Result<(), malote::Error>`
+/// prints a readable message.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The broker said no, or nothing.
+    /// The broker refused a call or could not be reached.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// The broker cannot do what the worker needs.
+    /// The broker lacks a capability that the worker needs.
     #[error(transparent)]
-    Missing(#[from] malote_connectors::capabilities::Missing),
-    /// A value that cannot be written as JSON.
-    #[error("the value cannot be sent as JSON: {0}")]
+    Missing(#[from] malote_connectors::capabilities::MissingCapabilities),
+    /// A value could not be encoded.
+    #[error("the value cannot be encoded as JSON: {0}")]
     Encode(String),
-    /// The database of an inbox or outbox said no.
+    /// The database of an inbox, an outbox or a saga failed.
     #[cfg(feature = "once")]
-    #[error("the database: {0}")]
+    #[error("database error: {0}")]
     Database(String),
-    /// A request that nobody answered in time.
-    #[error("queue `{queue}`: no answer came within {timeout:?}")]
-    NoAnswer {
-        /// Who was asked.
+    /// A request got no reply in time.
+    #[error("no reply to the request to queue `{queue}` within {timeout:?}")]
+    NoReply {
+        /// The queue that the request was sent to.
         queue: String,
-        /// How long it was waited for.
+        /// The time-out of the request.
         timeout: std::time::Duration,
     },
-    /// An answer that is not what was expected.
-    #[error("the answer cannot be read: {0}")]
+    /// A reply could not be decoded.
+    #[error("the reply cannot be decoded as JSON: {0}")]
     Decode(String),
-    /// A worker that cannot be.
+    /// A setting of a worker or a saga is invalid.
     #[error("{0}")]
     Settings(String),
-    /// Handlers that never end took all slots.
+    /// Every slot has a handler that ignores its cancellation.
     #[error(
-        "{stuck} handlers ignore that they were cancelled, and hold every slot: restart this worker"
+        "{stuck} handlers ignore their cancellation and occupy every slot: restart the worker, and use `Cancelled` or \
+         `.await` in the handlers"
     )]
     Stuck {
-        /// How many.
+        /// The number of these handlers.
         stuck: usize,
     },
 }
 
 impl std::fmt::Debug for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut text = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            let cause_text = cause.to_string();
-            if !text.contains(&cause_text) {
-                text = format!("{text}: {cause_text}");
-            }
-            source = cause.source();
-        }
-        f.write_str(&text)
+        f.write_str(&text::with_causes(self))
     }
 }
 
-/// Examples of the guide are compiled with the tests.
-#[cfg(all(doctest, feature = "sqlite", feature = "postgres"))]
-mod guide {
+/// Compiles the programs of the guides as doctests.
+#[cfg(doctest)]
+mod guides {
+    #[doc = include_str!("../../../docs/guide/ordering.md")]
+    struct Ordering;
+    #[doc = include_str!("../../../docs/guide/saga.md")]
+    struct Saga;
+    #[doc = include_str!("../../../docs/guide/request-reply.md")]
+    struct RequestReply;
+    #[cfg(all(feature = "sqlite", feature = "postgres"))]
     #[doc = include_str!("../../../docs/guide/exactly-once.md")]
     struct ExactlyOnce;
+    #[cfg(all(feature = "sqlite", feature = "postgres"))]
     #[doc = include_str!("../../../docs/guide/outbox.md")]
     struct Outbox;
 }

@@ -1,6 +1,7 @@
-//! How a worker does, as numbers: for Prometheus, for whoever scales it, for a page of yours.
+//! Metrics of a worker, for Prometheus, for autoscalers and for your own pages.
 //!
-//! Nothing here is global: a worker that runs tells its own ([`crate::Running::metrics`]), and those of several add up.
+//! There is no global state: [`crate::Running::metrics`] returns the metrics of one worker, and [`Metrics::add`] sums
+//! those of several.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,87 +11,88 @@ use serde::{Deserialize, Serialize};
 
 use crate::breaker::BreakerState;
 use crate::pool::Counts;
-use crate::scale::{Hold, Reason};
+use crate::scale::{Reason, ScaleBlocker};
 
-/// Upper ends of the times that handlers took, in seconds.
+/// Upper bounds of the buckets of handler durations, in seconds.
 const BUCKETS_S: [f64; 15] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
-/// And those that took longer.
+/// One more bucket for longer durations.
 const BUCKETS: usize = BUCKETS_S.len() + 1;
 
-/// How a worker does.
+/// The metrics of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Metrics {
-    /// Its queue.
+    /// The queue of the worker.
     pub queue: String,
-    /// What became of messages.
+    /// Messages by outcome.
     pub counts: Counts,
-    /// How long handlers took.
-    pub times: TimesNow,
-    /// Locks that were prolonged.
+    /// The durations of handlers.
+    pub times: DurationHistogram,
+    /// Locks renewed.
     pub renewed: u64,
-    /// Handlers that may run at once.
+    /// Handlers that may run at a time.
     pub slots: usize,
-    /// Slots that have something to do.
+    /// Slots that handle messages.
     pub busy: usize,
     /// Slots that hold a session without messages.
     pub idle: usize,
-    /// Handlers that ignore that they were cancelled.
+    /// Handlers that ignored their cancellation and were abandoned.
     pub stuck: usize,
-    /// It takes messages: not while it ends, a breaker is open or it was asked to slow down.
+    /// Whether the worker fetches messages. It does not while it stops, a breaker is open or a handler asked for a
+    /// pause.
     pub taking: bool,
-    /// Its breakers.
+    /// The breakers of the worker.
     pub breakers: Vec<BreakerMetrics>,
-    /// What more slots, or workers, could not help with now.
-    pub hold: Option<Hold>,
-    /// What was decided last about its slots, if that is decided.
-    pub scaled: Option<Scaled>,
+    /// Why more slots or workers would not help now.
+    pub hold: Option<ScaleBlocker>,
+    /// The latest decision about the number of slots. `None` if the number is fixed.
+    pub scaled: Option<ScaleTarget>,
 }
 
-/// How a breaker stands.
+/// The state of one breaker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BreakerMetrics {
-    /// Of what.
+    /// The name of the dependency.
     pub dependency: String,
-    /// How.
+    /// The state of its breaker.
     pub state: BreakerState,
 }
 
-/// How many there should be, and why.
+/// The wanted number of slots or processes, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Scaled {
-    /// So many.
+pub struct ScaleTarget {
+    /// The wanted number.
     pub wanted: usize,
-    /// What asks for it.
+    /// The signal that decided it.
     pub reason: Reason,
 }
 
-/// How long handlers took, so far.
+/// The durations of handlers since the worker started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TimesNow {
-    /// How many, by how long; the last are those that took longest.
+pub struct DurationHistogram {
+    /// Messages by bucket.
     counts: [u64; BUCKETS],
-    /// Together.
+    /// The sum of all durations.
     pub sum: Duration,
 }
 
-impl TimesNow {
-    /// How many ended.
+impl DurationHistogram {
+    /// The number of handled messages.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 }
 
-/// Counts how long handlers took.
+/// Records the durations of handlers.
 #[derive(Default)]
-pub(crate) struct Times {
+pub(crate) struct DurationRecorder {
     counts: [AtomicU64; BUCKETS],
     sum_ns: AtomicU64,
 }
 
-impl Times {
-    /// So many messages were handled together, in so long.
+impl DurationRecorder {
+    /// Records that `messages` were handled together in the time `took`.
     pub(crate) fn add(&self, took: Duration, messages: usize) {
         let each = took / u32::try_from(messages).unwrap_or(u32::MAX).max(1);
         let bucket = BUCKETS_S.partition_point(|end| *end < each.as_secs_f64());
@@ -99,20 +101,19 @@ impl Times {
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    pub(crate) fn read(&self) -> TimesNow {
+    pub(crate) fn read(&self) -> DurationHistogram {
         let counts = std::array::from_fn(|nth| self.counts[nth].load(Ordering::Relaxed));
-        TimesNow { counts, sum: Duration::from_nanos(self.sum_ns.load(Ordering::Relaxed)) }
+        DurationHistogram { counts, sum: Duration::from_nanos(self.sum_ns.load(Ordering::Relaxed)) }
     }
 
-    /// How many ended, and how long they took together.
-    pub(crate) fn all(&self) -> (u64, Duration) {
+    pub(crate) fn count_and_sum(&self) -> (u64, Duration) {
         let now = self.read();
         (now.count(), now.sum)
     }
 }
 
 impl Metrics {
-    /// Those of another worker as well: together they are a fleet.
+    /// Adds the metrics of another running worker.
     pub fn add(&mut self, other: &Self) {
         self.add_ended(other);
         self.slots += other.slots;
@@ -122,7 +123,7 @@ impl Metrics {
         for one in &other.breakers {
             let of = |known: &&mut BreakerMetrics| known.dependency == one.dependency;
             match self.breakers.iter_mut().find(of) {
-                // Of several that do not agree: the worst.
+                // If states differ, the worst counts.
                 Some(known) if severity(known.state) < severity(one.state) => {
                     known.state = one.state;
                 }
@@ -133,7 +134,7 @@ impl Metrics {
         self.hold = self.hold.or(other.hold);
     }
 
-    /// Of a worker that has ended: only what it did.
+    /// Adds the metrics of a worker that has ended: counts and durations only.
     pub fn add_ended(&mut self, other: &Self) {
         self.counts.add(&other.counts);
         for (mine, others) in self.times.counts.iter_mut().zip(other.times.counts) {
@@ -144,21 +145,21 @@ impl Metrics {
         self.stuck += other.stuck;
     }
 
-    /// A page for Prometheus. [`Format::of_accept`] tells which format a scraper wants.
+    /// Renders a page for Prometheus. [`Format::of_accept`] selects the format that a scraper accepts.
     pub fn render(&self, format: Format) -> String {
         let mut page = Page::default();
         self.write(&mut page);
         page.render(format)
     }
 
-    /// The same, as a part of a page.
+    /// Writes the metrics as a part of a page.
     pub fn write(&self, page: &mut Page) {
         let queue = ("queue", self.queue.as_str());
         let Counts { started, done, retried, snoozed, released, dead, lost, panicked, timed_out } =
             self.counts;
-        page.head("worker_started", Kind::Counter, "Handlers that began");
+        page.head("worker_started", Kind::Counter, "Messages for which a handler was started");
         page.sample(&[queue], started);
-        page.head("worker_messages", Kind::Counter, "What became of messages");
+        page.head("worker_messages", Kind::Counter, "Messages by outcome");
         for (outcome, count) in [
             ("done", done),
             ("retried", retried),
@@ -169,33 +170,37 @@ impl Metrics {
         ] {
             page.sample(&[queue, ("outcome", outcome)], count);
         }
-        page.head("worker_broken", Kind::Counter, "Handlers that panicked or took too long");
+        page.head("worker_broken", Kind::Counter, "Handlers that panicked or timed out");
         for (kind, count) in [("panicked", panicked), ("timed_out", timed_out)] {
             page.sample(&[queue, ("kind", kind)], count);
         }
-        page.head("worker_renewed", Kind::Counter, "Locks that were prolonged");
+        page.head("worker_renewed", Kind::Counter, "Locks renewed");
         page.sample(&[queue], self.renewed);
-        page.head("worker_duration_seconds", Kind::Histogram, "How long handlers took");
+        page.head("worker_duration_seconds", Kind::Histogram, "Handler duration per message");
         page.histogram(&[queue], &BUCKETS_S, &self.times.counts, self.times.sum.as_secs_f64());
         for (name, help, value) in [
-            ("worker_slots", "Handlers that may run at once", self.slots),
-            ("worker_busy", "Slots that have something to do", self.busy),
+            ("worker_slots", "Handlers that may run at a time", self.slots),
+            ("worker_busy", "Slots that handle messages", self.busy),
             ("worker_idle", "Slots that hold a session without messages", self.idle),
-            ("worker_stuck", "Handlers that ignore that they were cancelled", self.stuck),
-            ("worker_taking", "1 while messages are taken", usize::from(self.taking)),
+            (
+                "worker_stuck",
+                "Handlers that ignored their cancellation and were abandoned",
+                self.stuck,
+            ),
+            ("worker_taking", "1 while the worker fetches messages", usize::from(self.taking)),
         ] {
             page.head(name, Kind::Gauge, help);
             page.sample(&[queue], value);
         }
-        page.head("circuit_state", Kind::Gauge, "Breakers: 1 for the state that each is in");
+        page.head("circuit_state", Kind::Gauge, "1 for the current state of each breaker");
         for BreakerMetrics { dependency, state } in &self.breakers {
             for one in BreakerState::ALL {
                 let labels = [queue, ("dependency", dependency), ("state", one.word())];
                 page.sample(&labels, usize::from(one == *state));
             }
         }
-        if let Some(Scaled { wanted, reason }) = self.scaled {
-            page.head("worker_slots_wanted", Kind::Gauge, "Slots that there should be, and why");
+        if let Some(ScaleTarget { wanted, reason }) = self.scaled {
+            page.head("worker_slots_wanted", Kind::Gauge, "Wanted number of slots, by reason");
             page.sample(&[queue, ("reason", reason.word())], wanted);
         }
     }
@@ -211,15 +216,15 @@ mod tests {
 
     use super::*;
 
-    fn some() -> Metrics {
-        let times = Times::default();
-        times.add(Duration::from_micros(900), 1);
-        times.add(Duration::from_millis(40), 4);
-        times.add(Duration::from_secs(100), 1);
+    fn sample() -> Metrics {
+        let recorder = DurationRecorder::default();
+        recorder.add(Duration::from_micros(900), 1);
+        recorder.add(Duration::from_millis(40), 4);
+        recorder.add(Duration::from_secs(100), 1);
         Metrics {
             queue: "or\"ders".into(),
             counts: Counts { started: 6, done: 4, retried: 1, dead: 1, ..Counts::default() },
-            times: times.read(),
+            times: recorder.read(),
             slots: 8,
             busy: 3,
             taking: true,
@@ -227,18 +232,18 @@ mod tests {
                 dependency: "bank".into(),
                 state: BreakerState::HalfOpen,
             }],
-            scaled: Some(Scaled { wanted: 8, reason: Reason::Waiting }),
+            scaled: Some(ScaleTarget { wanted: 8, reason: Reason::Waiting }),
             ..Metrics::default()
         }
     }
 
     #[test]
-    fn a_page_for_prometheus() {
+    fn metrics_are_rendered_for_prometheus() {
         expect![[r##"
-            # HELP malote_worker_started Handlers that began.
+            # HELP malote_worker_started Messages for which a handler was started.
             # TYPE malote_worker_started counter
             malote_worker_started_total{queue="or\"ders"} 6
-            # HELP malote_worker_messages What became of messages.
+            # HELP malote_worker_messages Messages by outcome.
             # TYPE malote_worker_messages counter
             malote_worker_messages_total{queue="or\"ders",outcome="done"} 4
             malote_worker_messages_total{queue="or\"ders",outcome="retried"} 1
@@ -246,14 +251,14 @@ mod tests {
             malote_worker_messages_total{queue="or\"ders",outcome="released"} 0
             malote_worker_messages_total{queue="or\"ders",outcome="dead"} 1
             malote_worker_messages_total{queue="or\"ders",outcome="lost"} 0
-            # HELP malote_worker_broken Handlers that panicked or took too long.
+            # HELP malote_worker_broken Handlers that panicked or timed out.
             # TYPE malote_worker_broken counter
             malote_worker_broken_total{queue="or\"ders",kind="panicked"} 0
             malote_worker_broken_total{queue="or\"ders",kind="timed_out"} 0
-            # HELP malote_worker_renewed Locks that were prolonged.
+            # HELP malote_worker_renewed Locks renewed.
             # TYPE malote_worker_renewed counter
             malote_worker_renewed_total{queue="or\"ders"} 0
-            # HELP malote_worker_duration_seconds How long handlers took.
+            # HELP malote_worker_duration_seconds Handler duration per message.
             # TYPE malote_worker_duration_seconds histogram
             malote_worker_duration_seconds_bucket{queue="or\"ders",le="0.001"} 1
             malote_worker_duration_seconds_bucket{queue="or\"ders",le="0.0025"} 1
@@ -273,44 +278,47 @@ mod tests {
             malote_worker_duration_seconds_bucket{queue="or\"ders",le="+Inf"} 6
             malote_worker_duration_seconds_sum{queue="or\"ders"} 100.0409
             malote_worker_duration_seconds_count{queue="or\"ders"} 6
-            # HELP malote_worker_slots Handlers that may run at once.
+            # HELP malote_worker_slots Handlers that may run at a time.
             # TYPE malote_worker_slots gauge
             malote_worker_slots{queue="or\"ders"} 8
-            # HELP malote_worker_busy Slots that have something to do.
+            # HELP malote_worker_busy Slots that handle messages.
             # TYPE malote_worker_busy gauge
             malote_worker_busy{queue="or\"ders"} 3
             # HELP malote_worker_idle Slots that hold a session without messages.
             # TYPE malote_worker_idle gauge
             malote_worker_idle{queue="or\"ders"} 0
-            # HELP malote_worker_stuck Handlers that ignore that they were cancelled.
+            # HELP malote_worker_stuck Handlers that ignored their cancellation and were abandoned.
             # TYPE malote_worker_stuck gauge
             malote_worker_stuck{queue="or\"ders"} 0
-            # HELP malote_worker_taking 1 while messages are taken.
+            # HELP malote_worker_taking 1 while the worker fetches messages.
             # TYPE malote_worker_taking gauge
             malote_worker_taking{queue="or\"ders"} 1
-            # HELP malote_circuit_state Breakers: 1 for the state that each is in.
+            # HELP malote_circuit_state 1 for the current state of each breaker.
             # TYPE malote_circuit_state gauge
             malote_circuit_state{queue="or\"ders",dependency="bank",state="closed"} 0
             malote_circuit_state{queue="or\"ders",dependency="bank",state="half_open"} 1
             malote_circuit_state{queue="or\"ders",dependency="bank",state="open"} 0
-            # HELP malote_worker_slots_wanted Slots that there should be, and why.
+            # HELP malote_worker_slots_wanted Wanted number of slots, by reason.
             # TYPE malote_worker_slots_wanted gauge
             malote_worker_slots_wanted{queue="or\"ders",reason="waiting"} 8
             # EOF
         "##]]
-        .assert_eq(&some().render(Format::OpenMetrics));
+        .assert_eq(&sample().render(Format::OpenMetrics));
     }
 
     #[test]
-    fn several_add_up_and_the_worst_breaker_counts() {
-        let mut all = some();
-        let mut other = some();
+    fn metrics_of_several_workers_add_up_and_the_worst_breaker_state_counts() {
+        let mut all = sample();
+        let mut other = sample();
         other.breakers[0].state = BreakerState::Open;
-        other.hold = Some(Hold::Breaker);
+        other.hold = Some(ScaleBlocker::Breaker);
         all.add(&other);
         assert_eq!((all.counts.done, all.times.count(), all.slots), (8, 12, 16));
         assert_eq!(all.breakers.len(), 1);
-        assert_eq!((all.breakers[0].state, all.hold), (BreakerState::Open, Some(Hold::Breaker)));
+        assert_eq!(
+            (all.breakers[0].state, all.hold),
+            (BreakerState::Open, Some(ScaleBlocker::Breaker))
+        );
         all.add_ended(&other);
         assert_eq!((all.counts.done, all.slots), (12, 16));
     }

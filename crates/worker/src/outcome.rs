@@ -1,83 +1,87 @@
-//! What a handler wants to happen to its message, said by its return value.
+//! The return value of a handler: it decides what happens to the message.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What becomes of a message.
+use crate::text::with_causes;
+
+/// What happens to a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Outcome {
-    /// The work is done.
+    /// Completed.
     Done,
-    /// It failed: an attempt is counted, and it comes back after the retry's delay, or dies when none is left.
-    Retry(Failed),
-    /// Later, and not a failure: nothing is counted.
+    /// The attempt failed. The message is retried after a delay, or dead-lettered after the last attempt.
+    Retry(FailedAttempt),
+    /// Delivered again after this time. It does not count as an attempt.
     Snooze(Duration),
-    /// Somebody said "not so fast": the worker takes nothing for so long, and this message is not counted.
+    /// Returned to the queue. The worker fetches nothing for this time. It does not count as an attempt.
     RateLimited(Duration),
-    /// Back to where it was, at once, uncounted.
+    /// Returned to its place in the queue at once. It does not count as an attempt.
     Release,
-    /// It can never succeed.
+    /// Dead-lettered.
     Dead {
-        /// A short, stable word for programs.
+        /// A short and stable identifier, such as `NoTotal`.
         reason: String,
-        /// What happened, for people.
+        /// A description of the problem.
         text: String,
     },
 }
 
-/// A failure that may go away.
+/// A failed attempt that may succeed later.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Failed {
-    /// What happened.
+pub struct FailedAttempt {
+    /// The error, for logs and for the history of the message.
     pub error: String,
-    /// When to try again, if the error says so itself.
-    pub after: Option<Duration>,
-    /// The dependency whose fault it is: its breaker counts it.
+    /// The delay before the next attempt. `None` uses the backoff of the worker.
+    pub retry_after: Option<Duration>,
+    /// The dependency that caused the failure. Its breaker counts it.
     pub dependency: Option<&'static str>,
 }
 
-/// Why a handler did not do its work. `?` turns any error into one that is tried again.
+/// The error type of handlers. `?` converts every error into a failure that is retried.
 ///
-/// It is no `std::error::Error` itself: so every error can become one.
+/// It does not implement `std::error::Error`; otherwise the conversion from every error would not be possible.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Failure(Box<Outcome>);
 
 impl Failure {
-    /// It may succeed later.
+    /// Retries the message with the backoff of the worker.
     pub fn retry(error: impl fmt::Display) -> Self {
-        Self(Box::new(Outcome::Retry(Failed { error: error.to_string(), ..Failed::default() })))
+        Self(Box::new(Outcome::Retry(FailedAttempt {
+            error: error.to_string(),
+            ..FailedAttempt::default()
+        })))
     }
 
-    /// It may succeed after so long: what a `Retry-After` says.
-    pub fn retry_after(error: impl fmt::Display, after: Duration) -> Self {
-        let failed = Failed { error: error.to_string(), after: Some(after), dependency: None };
-        Self(Box::new(Outcome::Retry(failed)))
+    /// Retries the message after this delay, for example the value of a `Retry-After` header.
+    pub fn retry_after(error: impl fmt::Display, delay: Duration) -> Self {
+        let (error, retry_after) = (error.to_string(), Some(delay));
+        Self(Box::new(Outcome::Retry(FailedAttempt { error, retry_after, dependency: None })))
     }
 
-    /// It is the fault of a dependency. A breaker of that name counts it.
+    /// Retries the message. A [`crate::Breaker`] for this dependency counts the failure.
     pub fn of_dependency(dependency: &'static str, error: impl fmt::Display) -> Self {
         let (error, dependency) = (error.to_string(), Some(dependency));
-        Self(Box::new(Outcome::Retry(Failed { error, after: None, dependency })))
+        Self(Box::new(Outcome::Retry(FailedAttempt { error, retry_after: None, dependency })))
     }
 
-    /// Not yet, and not a failure: it comes again after so long, uncounted.
-    pub fn not_yet(after: Duration) -> Self {
-        Self(Box::new(Outcome::Snooze(after)))
+    /// Delivers the message again after this time. It does not count as an attempt.
+    pub fn snooze(time: Duration) -> Self {
+        Self(Box::new(Outcome::Snooze(time)))
     }
 
-    /// It can never succeed: a word for programs and a text for people.
+    /// Dead-letters the message. `reason` is a short and stable identifier, `text` a description.
     pub fn dead(reason: impl Into<String>, text: impl fmt::Display) -> Self {
         Self(Box::new(Outcome::Dead { reason: reason.into(), text: text.to_string() }))
     }
 
-    /// There is nothing to do for the handler: this is the outcome.
+    /// Ends the message with this outcome, without a call of the handler.
     #[cfg(feature = "once")]
-    pub(crate) fn already(outcome: Outcome) -> Self {
+    pub(crate) fn with_outcome(outcome: Outcome) -> Self {
         Self(Box::new(outcome))
     }
 
-    /// The body is not what the handler takes.
     pub(crate) fn undecodable(text: impl fmt::Display) -> Self {
         Self::dead("Undecodable", text)
     }
@@ -91,14 +95,7 @@ impl fmt::Debug for Failure {
 
 impl<E: std::error::Error + Send + Sync + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
-        // What an error rests on is half of what it says.
-        let mut text = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            text = format!("{text}: {cause}");
-            source = cause.source();
-        }
-        Self::retry(text)
+        Self::retry(with_causes(&error))
     }
 }
 
@@ -108,14 +105,14 @@ impl From<Failure> for Outcome {
     }
 }
 
-/// What a handler may return.
+/// A return type of handlers.
 #[diagnostic::on_unimplemented(
     message = "a handler cannot return `{Self}`",
     label = "not an outcome",
     note = "return `()`, `malote::Outcome`, or a `Result` of these with an error that becomes `malote::Failure`"
 )]
 pub trait IntoOutcome {
-    /// What it means.
+    /// The outcome of the message.
     fn into_outcome(self) -> Outcome;
 }
 
@@ -145,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_mark_means_retry_and_keeps_the_causes() {
+    fn an_error_from_a_question_mark_is_retried() {
         fn parse(text: &str) -> Result<(), Failure> {
             let _: u32 = text.parse()?;
             Ok(())
@@ -156,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_may_say_more() {
+    fn failures_and_outcomes_decide_what_happens() {
         let dead: Result<(), Failure> = Err(Failure::dead("NoTotal", "an order costs something"));
         assert!(matches!(dead.into_outcome(), Outcome::Dead { reason, .. } if reason == "NoTotal"));
         let late: Result<Outcome, Failure> = Ok(Outcome::Snooze(Duration::from_secs(1)));

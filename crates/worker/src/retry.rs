@@ -1,24 +1,25 @@
-//! How often, and when, a message is tried again. The delay lives in the broker, so it survives every crash, and no
-//! slot and no lock waits for it.
+//! How often and when a failed message is retried. The broker keeps the delay, so that it survives crashes and occupies
+//! no slot and no lock.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How failures are followed.
+/// How often and when failed messages are retried.
 #[derive(Clone, Debug)]
 pub struct Retry {
-    /// Dead-lettered as `MaxAttempts` after so many failures of the handler.
+    /// Attempts before the message is dead-lettered as `MaxAttempts`.
     pub attempts: u32,
-    /// Dead-lettered as `WorkerLost` after it took so many workers with it.
+    /// Lost workers before the message is dead-lettered as `WorkerLost`. A worker is lost when it dies, or loses its
+    /// lock, while it has the message.
     pub lost: u32,
-    /// When the next attempt comes.
+    /// The delay before the next attempt.
     pub backoff: Backoff,
 }
 
 impl Default for Retry {
-    /// Ten attempts, from a second to a quarter of an hour apart.
+    /// Ten attempts. The delays start with one second and double up to 15 minutes.
     fn default() -> Self {
         let backoff = Backoff::Exponential {
             base: Duration::from_secs(1),
@@ -31,22 +32,22 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// No second attempt.
+    /// One attempt only.
     pub fn never() -> Self {
         Self { attempts: 1, backoff: Backoff::None, ..Self::default() }
     }
 
-    /// So many attempts, at once after each other.
+    /// This many attempts, without a delay.
     pub fn at_once(attempts: u32) -> Self {
         Self { attempts, backoff: Backoff::None, ..Self::default() }
     }
 
-    /// So many attempts, each so long after the last.
+    /// This many attempts, with the same delay before each retry.
     pub fn fixed(delay: Duration, attempts: u32) -> Self {
         Self { attempts, backoff: Backoff::Fixed(delay), ..Self::default() }
     }
 
-    /// So many attempts, each twice as long after the last, at most a quarter of an hour.
+    /// This many attempts. The first delay is `base`, and each further delay is twice as long, up to 15 minutes.
     pub fn exponential(base: Duration, attempts: u32) -> Self {
         let mut retry = Self { attempts, ..Self::default() };
         if let Backoff::Exponential { base: first, .. } = &mut retry.backoff {
@@ -56,32 +57,32 @@ impl Retry {
     }
 }
 
-/// When the next attempt comes, after so many failures.
+/// The delay before the next attempt, as a function of the number `n` of failures.
 #[derive(Clone)]
 pub enum Backoff {
-    /// At once.
+    /// No delay.
     None,
-    /// Always after so long.
+    /// Always the same delay.
     Fixed(Duration),
-    /// `base · factor^(n−1)`, at most `cap`, and by chance up to `jitter` of it earlier.
+    /// `base · factor^(n−1)`, at most `cap`, randomly shortened by up to the fraction `jitter`.
     Exponential {
-        /// After the first failure.
+        /// The delay after the first failure.
         base: Duration,
-        /// How much longer each time.
+        /// The growth with each failure.
         factor: f64,
-        /// Never longer.
+        /// The longest delay.
         cap: Duration,
-        /// From 0 (exact) to 1 (anything from at once).
+        /// From 0 (exact) to 1 (any shorter delay).
         jitter: f64,
     },
-    /// `n⁴` seconds, at most `cap`: minutes after a few, days after many.
+    /// `n⁴` seconds, at most `cap`.
     Poly4 {
-        /// Never longer.
+        /// The longest delay.
         cap: Duration,
     },
-    /// As listed; the last one for all that follow.
+    /// The listed delays; the last one applies to all further failures.
     List(Vec<Duration>),
-    /// As you say; none dead-letters at once.
+    /// Your own function. If it returns `None`, the message is dead-lettered.
     Custom(Arc<dyn Fn(u32) -> Option<Duration> + Send + Sync>),
 }
 
@@ -101,8 +102,8 @@ impl fmt::Debug for Backoff {
 }
 
 impl Backoff {
-    /// The delay after `failures` of this message. Chance is drawn from the message's id, so that a run can be
-    /// repeated; different messages differ.
+    /// The delay after `failures` of a message. The jitter is derived from the message id, so that it is reproducible
+    /// and differs between messages.
     pub fn delay(&self, failures: u32, message_id: &str) -> Option<Duration> {
         let n = failures.max(1);
         match self {
@@ -111,7 +112,7 @@ impl Backoff {
             Self::Exponential { base, factor, cap, jitter } => {
                 let exponent = f64::from(n - 1);
                 let full = capped(base.as_secs_f64() * factor.max(1.0).powf(exponent), *cap);
-                let part = jitter.clamp(0.0, 1.0) * chance(message_id, n);
+                let part = jitter.clamp(0.0, 1.0) * hash_fraction((message_id, n));
                 Some(full.mul_f64(1.0 - part))
             }
             Self::Poly4 { cap } => Some(capped(f64::from(n).powi(4), *cap)),
@@ -119,7 +120,7 @@ impl Backoff {
                 let at = (n as usize - 1).min(delays.len().saturating_sub(1));
                 Some(delays.get(at).copied().unwrap_or_default())
             }
-            Self::Custom(of) => of(failures),
+            Self::Custom(delay) => delay(failures),
         }
     }
 }
@@ -128,10 +129,10 @@ fn capped(seconds: f64, cap: Duration) -> Duration {
     Duration::try_from_secs_f64(seconds.min(cap.as_secs_f64())).unwrap_or(cap)
 }
 
-/// From 0 to nearly 1.
-fn chance(message_id: &str, n: u32) -> f64 {
+/// A reproducible number from 0 (inclusive) to 1 (exclusive).
+pub(crate) fn hash_fraction(value: impl Hash) -> f64 {
     let mut hasher = DefaultHasher::new();
-    (message_id, n).hash(&mut hasher);
+    value.hash(&mut hasher);
     (hasher.finish() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_grow_to_their_cap_and_never_overflow() {
+    fn delays_grow_to_the_cap_and_do_not_overflow() {
         let seconds: Vec<_> = [0, 1, 2, 3, 10, 11, 64, 4096, u32::MAX]
             .map(|n| exponential(0.0).delay(n, "m").unwrap().as_secs())
             .into();
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_takes_a_part_away_and_differs_between_messages() {
+    fn jitter_shortens_the_delay_and_differs_between_messages() {
         let all: Vec<_> =
             (0..1000).map(|n| exponential(0.2).delay(3, &n.to_string()).unwrap()).collect();
         let (least, most) = (all.iter().min().unwrap(), all.iter().max().unwrap());
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_end_with_their_last_and_customs_may_give_up() {
+    fn lists_repeat_their_last_delay_and_custom_functions_may_give_up() {
         let list = Backoff::List(vec![Duration::from_secs(1), Duration::from_secs(60)]);
         let seconds: Vec<_> =
             [0, 1, 2, 3, 4096].map(|n| list.delay(n, "m").unwrap().as_secs()).into();

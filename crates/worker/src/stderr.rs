@@ -1,13 +1,13 @@
-//! Failures on standard error, in programs that set up no `tracing` subscriber.
+//! Prints failures to standard error in programs without a `tracing` subscriber.
 //!
-//! Without a subscriber, `tracing` events go nowhere, and a worker whose handler fails would look idle.
+//! Without a subscriber, `tracing` events are lost, and a worker whose handler fails would look idle.
 
 use std::fmt::Display;
 use std::io::Write;
 
 use crate::incoming::Incoming;
 
-/// Prints a line unless the program has a `tracing` subscriber, which got the event already.
+/// Prints a line unless the program has a `tracing` subscriber, which has received the event.
 pub(crate) fn print(line: impl Display) {
     if !tracing::dispatcher::has_been_set() {
         // A closed standard error must not stop a worker.
@@ -15,7 +15,7 @@ pub(crate) fn print(line: impl Display) {
     }
 }
 
-/// Prints what happened to a message, with all that is needed to find it.
+/// Prints what happened to a message, and the message's queue, id, sequence number, session and attempt.
 pub(crate) fn print_about(incoming: &Incoming, what: impl Display) {
     let message = incoming.message();
     let id = message.message_id.as_deref().unwrap_or("-");

@@ -1,4 +1,4 @@
-//! How a worker is made, run and stopped.
+//! Creates and configures a worker. `running.rs` runs and stops it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,28 +8,26 @@ use malote_model::limits::RECEIVE_BATCH_MAX;
 use malote_model::{QueueName, QueueSpec};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::batch::{self, FromBatch, IntoOutcomes};
 use crate::breaker::Breaker;
-use crate::client::{Malote, name};
-use crate::dispatch::{Batching, Route, Routes, Unknown};
-use crate::fleet::Fleet;
-use crate::gate::{Gate, Rate};
-use crate::handler::{self, Boxed, FromDeliveryAll, Handler};
-use crate::incoming::{FindMissing, Shared};
-use crate::metrics::Metrics;
+use crate::client::{Malote, queue_name};
+use crate::handler::{self, BoxedHandler, Handler, HandlerArguments};
+use crate::incoming::{MissingState, StateMap};
+use crate::limiter::{Limiter, Rate};
 use crate::outcome::IntoOutcome;
-use crate::pool::{Counts, Gathers, Pool, Report, SessionSettings, Settings};
+use crate::pool::{BatchLimits, Pool, PoolSettings, Report};
+use crate::probe_lock::ProbeLock;
 use crate::retry::{Backoff, Retry};
+use crate::routes::{BatchHandler, Route, Routes, UnknownTypes};
+use crate::running::Running;
 #[cfg(feature = "once")]
-use crate::saga::SagaTable;
+use crate::saga::SagaDatabase;
 use crate::saga::{self, Saga};
 use crate::scale::{Bounds, Scale};
 
-/// Handlers at once unless it is said otherwise.
+/// The default number of slots.
 const SLOTS: usize = 100;
 const SLOTS_MAX: usize = 100_000;
 const LOCK: Duration = Duration::from_secs(30);
@@ -37,21 +35,21 @@ const LOCK_MIN: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(60);
 const STUCK_AFTER: Duration = Duration::from_secs(10);
 const FETCH_WAIT: Duration = Duration::from_secs(20);
-/// Steps of a saga have limits of their own, which are never longer.
+/// The time-out of a worker for sagas. The steps have their own, shorter time-outs.
 const STEP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
-/// What goes wrong around a step, and is no failure of it, is tried again after so long.
+/// The delay of a worker for sagas after an error outside of a step.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// How long each phase of an end may take; together they stay below the 30 seconds of Kubernetes.
+/// The time limits of the phases of a shutdown. The defaults fit into the 30 seconds that Kubernetes grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shutdown {
-    /// Running handlers finish; nothing new is taken.
+    /// Running handlers finish, and no more messages are fetched (default 24 s).
     pub drain: Duration,
-    /// Handlers are told, by [`crate::Cancelled`], and may still finish.
+    /// [`crate::Cancelled`] fires in running handlers, and they can still finish (default 3 s).
     pub cancel: Duration,
-    /// What still runs is dropped, and its messages go back uncounted.
+    /// Running handlers are dropped, and their messages return to the queue uncounted (default 1 s).
     pub release: Duration,
-    /// What was decided is told to the broker.
+    /// The remaining settlements are sent to the broker (default 1 s).
     pub flush: Duration,
 }
 
@@ -87,33 +85,35 @@ impl Default for Shutdown {
 /// # Ok::<(), malote::Error>(()) }).unwrap();
 /// ```
 ///
-/// In a program, [`Worker::run_until_signal`] runs it until Ctrl-C or SIGTERM. A worker that cannot work is refused
-/// when it starts: without a handler, without its queue, or without a value that a handler takes as
-/// [`crate::State`].
+/// In a program, [`Worker::run_until_signal`] runs it until Ctrl-C or SIGTERM.
+///
+/// A worker checks its settings when it starts. It returns an error if it has no handler, if the queue does not exist,
+/// if the broker lacks a capability that it needs, or if a handler takes a [`crate::State`] that the worker does not
+/// have.
 pub struct Worker {
     broker: Arc<dyn Broker>,
     queue: Result<QueueName, Error>,
-    settings: Settings,
+    settings: PoolSettings,
     shutdown: Shutdown,
     routes: Routes,
-    shared: Shared,
-    /// Finds values that its handlers need and `shared` does not have.
-    required: Vec<FindMissing>,
+    states: StateMap,
+    /// Each returns a type that a handler needs and `states` does not have.
+    required: Vec<MissingState>,
     rate: Option<Rate>,
     breakers: Vec<Breaker>,
-    /// It runs a saga: its queue, which is made where it is missing.
+    /// For a worker of a saga: the specification of its queue, which the worker creates.
     saga: Option<QueueSpec>,
-    /// Where its sagas are, unless they are in the broker.
+    /// The database of the sagas, if they are not in the broker.
     #[cfg(feature = "once")]
-    table: Option<SagaTable>,
-    /// The first thing that was wrong with what it was told.
-    wrong: Option<String>,
+    saga_database: Option<SagaDatabase>,
+    /// The first invalid setting.
+    invalid: Option<String>,
 }
 
 impl Worker {
-    /// For this queue, which must exist when it starts.
+    /// A worker for this queue. The queue must exist when the worker starts.
     pub fn new(malote: &Malote, queue: &str) -> Self {
-        let settings = Settings {
+        let settings = PoolSettings {
             slots: SLOTS.into(),
             scale: Scale::default(),
             lock: LOCK,
@@ -126,23 +126,23 @@ impl Worker {
         };
         Self {
             broker: malote.broker().clone(),
-            queue: name(queue),
+            queue: queue_name(queue),
             settings,
             shutdown: Shutdown::default(),
             routes: Routes::default(),
-            shared: Shared::default(),
+            states: StateMap::default(),
             required: Vec::new(),
             rate: None,
             breakers: Vec::new(),
             saga: None,
             #[cfg(feature = "once")]
-            table: None,
-            wrong: None,
+            saga_database: None,
+            invalid: None,
         }
     }
 
-    /// Runs the steps of a saga. Its queue, `saga.<name>`, is made where it is missing; how steps are retried and how
-    /// long they may take is said with the [`Saga`].
+    /// A worker that runs the steps of a saga. It creates the queue `saga.<name>` if the queue does not exist. Retries
+    /// and time-outs of the steps are settings of the [`Saga`].
     pub fn of_saga<T>(malote: &Malote, saga: Saga<T>) -> Self
     where
         T: Serialize + DeserializeOwned + Send + 'static,
@@ -151,21 +151,22 @@ impl Worker {
         Self::of_saga_with(malote, &queue, saga.into_handler(), required)
     }
 
-    /// The same with sagas in a database of yours: for brokers whose sessions have no state, and for steps that ask for
-    /// a [`crate::Tx`] of it. The worker publishes the outbox of that database, which wakes sagas that wait.
+    /// Like [`Worker::of_saga`], with the sagas in your own database. Use it for brokers without session state, and for
+    /// steps that take a [`crate::Tx`] of that database. The worker also publishes the outbox of the database, because
+    /// its messages wake waiting sagas.
     #[cfg(feature = "once")]
     pub fn of_saga_in<T, D>(malote: &Malote, saga: Saga<T>, database: &D) -> Self
     where
         T: Serialize + DeserializeOwned + Send + 'static,
         D: Clone + Send + Sync + 'static,
-        SagaTable: for<'a> From<&'a D>,
+        SagaDatabase: for<'a> From<&'a D>,
     {
-        let (queue, table) = (saga.queue(), SagaTable::from(database));
+        let (queue, saga_database) = (saga.queue(), SagaDatabase::from(database));
         let required = saga.required();
-        let handler = saga.into_handler_in(table.clone());
+        let handler = saga.into_handler_in(saga_database.clone());
         let mut worker =
             Self::of_saga_with(malote, &queue, handler, required).state(database.clone());
-        worker.table = Some(table);
+        worker.saga_database = Some(saga_database);
         let can = malote.broker().capabilities();
         if !can.delay {
             worker.settings.retry.backoff = Backoff::None;
@@ -179,59 +180,61 @@ impl Worker {
     fn of_saga_with(
         malote: &Malote,
         queue: &str,
-        handler: Result<Boxed, String>,
-        required: Vec<FindMissing>,
+        handler: Result<BoxedHandler, String>,
+        required: Vec<MissingState>,
     ) -> Self {
         let mut worker = Self::new(malote, queue).sessions(SLOTS);
         worker.required = required;
-        // What fails is written into the saga's state and put off, never counted on its message.
+        // Failures of steps are recorded in the state of the saga, not counted for the message.
         worker.settings.retry =
             Retry { attempts: u32::MAX, lost: u32::MAX, backoff: Backoff::Fixed(RETRY_DELAY) };
         worker.settings.timeout = STEP_MAX;
         match handler {
             Ok(handler) => {
-                worker.routes.any(Route::One(handler));
-                worker.saga = Some(saga::spec(malote.broker().capabilities()));
+                worker.routes.set_default(Route::Single(handler));
+                worker.saga = Some(saga::queue_spec(malote.broker().capabilities()));
                 worker
             }
-            Err(wrong) => worker.check(false, || wrong),
+            Err(invalid) => worker.check(false, || invalid),
         }
     }
 
-    /// Whether its sagas are in the broker.
     fn has_saga_in_broker(&self) -> bool {
         #[cfg(feature = "once")]
-        if self.table.is_some() {
+        if self.saga_database.is_some() {
             return false;
         }
         self.saga.is_some()
     }
 
-    fn not_of_saga(self, what: &str) -> Self {
-        let right = self.saga.is_none();
-        self.check(right, || format!("{what} of a saga is said with the saga, not with its worker"))
+    fn check_no_saga(self, setting: &str) -> Self {
+        let is_valid = self.saga.is_none();
+        self.check(is_valid, || {
+            format!("the {setting} of a worker for a saga cannot be set: set it with the `Saga`")
+        })
     }
 
-    fn check(mut self, right: bool, wrong: impl FnOnce() -> String) -> Self {
-        if !right && self.wrong.is_none() {
-            self.wrong = Some(wrong());
+    /// Remembers the first invalid setting, which `start` reports.
+    fn check(mut self, is_valid: bool, invalid: impl FnOnce() -> String) -> Self {
+        if !is_valid && self.invalid.is_none() {
+            self.invalid = Some(invalid());
         }
         self
     }
 
-    /// A handler for every message that has no handler of its own.
+    /// The handler for all messages whose type has no handler of its own.
     #[must_use]
     pub fn handle<Arguments, H>(mut self, handler: H) -> Self
     where
         H: Handler<Arguments, Returned: Future<Output: IntoOutcome> + Send + 'static>,
-        Arguments: FromDeliveryAll,
+        Arguments: HandlerArguments,
     {
         self.required.push(Arguments::missing);
-        self.for_all(Route::One(handler::boxed(handler)))
+        self.set_default(Route::Single(handler::boxed(handler)))
     }
 
-    /// The same, for up to `max` messages at once. Once one is there, others are waited for, but not for longer than
-    /// `wait`.
+    /// Like [`Worker::handle`], for up to `max` messages in one call. After the first message, the worker waits at most
+    /// `wait` for more.
     #[must_use]
     pub fn handle_batch<Arguments, H>(mut self, handler: H, max: usize, wait: Duration) -> Self
     where
@@ -239,33 +242,36 @@ impl Worker {
         Arguments: FromBatch,
     {
         self.required.push(Arguments::missing);
-        let (run, gathers) = (batch::boxed(handler), Gathers { max, wait });
-        self.for_all(Route::Batch(Batching { run, gathers }))
+        let (run, limits) = (batch::boxed(handler), BatchLimits { max, wait });
+        self.set_default(Route::Batch(BatchHandler { run, limits }))
     }
 
-    fn for_all(mut self, route: Route) -> Self {
-        self = self.not_of_saga("what is done with a message");
-        let first = self.routes.any(route);
-        self.check(first, || "a worker has one handler for all: give others a subject".into())
+    fn set_default(mut self, route: Route) -> Self {
+        self = self.check_no_saga("handler");
+        let is_first = self.routes.set_default(route);
+        self.check(is_first, || {
+            "the worker has more than one handler for all messages: use `on` for further handlers"
+                .into()
+        })
     }
 
-    /// A handler for messages of this type: their subject, or the property `type`.
+    /// The handler for messages of this type. The type is the subject or, without one, the property `type`.
     #[must_use]
-    pub fn on<Arguments, H>(mut self, kind: &str, handler: H) -> Self
+    pub fn on<Arguments, H>(mut self, message_type: &str, handler: H) -> Self
     where
         H: Handler<Arguments, Returned: Future<Output: IntoOutcome> + Send + 'static>,
-        Arguments: FromDeliveryAll,
+        Arguments: HandlerArguments,
     {
         self.required.push(Arguments::missing);
-        self.for_type(kind, Route::One(handler::boxed(handler)))
+        self.set_for_type(message_type, Route::Single(handler::boxed(handler)))
     }
 
-    /// The same, for up to `max` messages at once. Once one is there, others are waited for, but not for longer than
-    /// `wait`.
+    /// Like [`Worker::on`], for up to `max` messages in one call. After the first message, the worker waits at most
+    /// `wait` for more.
     #[must_use]
     pub fn on_batch<Arguments, H>(
         mut self,
-        kind: &str,
+        message_type: &str,
         handler: H,
         max: usize,
         wait: Duration,
@@ -275,162 +281,158 @@ impl Worker {
         Arguments: FromBatch,
     {
         self.required.push(Arguments::missing);
-        let (run, gathers) = (batch::boxed(handler), Gathers { max, wait });
-        self.for_type(kind, Route::Batch(Batching { run, gathers }))
+        let (run, limits) = (batch::boxed(handler), BatchLimits { max, wait });
+        self.set_for_type(message_type, Route::Batch(BatchHandler { run, limits }))
     }
 
-    fn for_type(mut self, kind: &str, route: Route) -> Self {
-        self = self.not_of_saga("what is done with a message");
-        let first = self.routes.on(kind.to_owned(), route);
-        self.check(first, || format!("there are two handlers for `{kind}`"))
+    fn set_for_type(mut self, message_type: &str, route: Route) -> Self {
+        self = self.check_no_saga("handler");
+        let is_first = self.routes.set_for_type(message_type.to_owned(), route);
+        self.check(is_first, || {
+            format!("the worker has more than one handler for messages of type `{message_type}`")
+        })
     }
 
-    /// What becomes of messages whose type no handler knows.
+    /// What happens to messages whose type has no handler.
     #[must_use]
-    pub fn unknown(mut self, unknown: Unknown) -> Self {
-        self.routes.unknown = unknown;
+    pub fn unknown_types(mut self, unknown_types: UnknownTypes) -> Self {
+        self.routes.unknown_types = unknown_types;
         self
     }
 
-    /// A value that handlers can ask for as [`crate::State`].
+    /// A value that handlers can take as [`crate::State`].
     #[must_use]
     pub fn state<T: Send + Sync + 'static>(mut self, value: T) -> Self {
-        self.shared.insert(value);
+        self.states.insert(value);
         self
     }
 
-    /// Handlers at once; 100 unless it is said. From how many to how many, as in `slots(2..=64)`, lets them follow
-    /// what there is to do; see [`Worker::scale`].
+    /// Number of concurrent handlers (default 100). A range such as `slots(2..=64)` adapts the number to the load; see
+    /// [`Worker::scale`].
     #[must_use]
     pub fn slots(mut self, slots: impl Into<Bounds>) -> Self {
         let slots = slots.into();
         self.settings.slots = slots;
         self.check(1 <= slots.min && slots.min <= slots.max && slots.max <= SLOTS_MAX, || {
-            format!("slots must be from 1 to {SLOTS_MAX}, not {slots}")
+            format!("the number of slots is {slots}: it must be from 1 to {SLOTS_MAX}")
         })
     }
 
-    /// When slots become more and when fewer, if there is anything to choose.
+    /// When the number of slots grows and shrinks, if it is a range.
     #[must_use]
     pub fn scale(mut self, scale: Scale) -> Self {
         self.settings.scale = scale;
         self
     }
 
-    /// Sessions at once, each in order: for queues with sessions. A number, or from how many to how many.
+    /// Number of concurrent sessions, for queues with sessions. The messages of each session are handled in order, one
+    /// at a time. A range adapts the number to the load.
     #[must_use]
     pub fn sessions(self, sessions: impl Into<Bounds>) -> Self {
         let bounds = sessions.into();
-        self.with_sessions(Sessions { max: bounds.max, ..Sessions::default() }).slots(bounds)
+        let options = SessionOptions { max: bounds.max, ..SessionOptions::default() };
+        self.with_sessions(options).slots(bounds)
     }
 
-    /// The same, with every knob.
+    /// Like [`Worker::sessions`], with all options.
     #[must_use]
-    pub fn with_sessions(mut self, sessions: Sessions) -> Self {
-        let Sessions {
-            max,
-            quantum,
-            quantum_time,
-            receive_wait,
-            empty_receives,
-            idle,
-            accept_wait,
-            prefetch,
-        } = sessions;
-        self.settings.sessions = Some(SessionSettings {
-            quantum: quantum.max(1),
-            quantum_time,
-            receive_wait,
-            empty_receives: empty_receives.max(1),
-            idle,
-            accept_wait,
-            prefetch: prefetch.clamp(1, 1024),
+    pub fn with_sessions(mut self, options: SessionOptions) -> Self {
+        let max = options.max;
+        self.settings.sessions = Some(SessionOptions {
+            quantum: options.quantum.max(1),
+            empty_receives: options.empty_receives.max(1),
+            prefetch: options.prefetch.clamp(1, 1024),
+            ..options
         });
         self.slots(max)
     }
 
-    /// How failures are followed.
+    /// How often and when failed messages are retried.
     #[must_use]
     pub fn retry(mut self, retry: Retry) -> Self {
         let attempts = retry.attempts;
-        self = self.not_of_saga("how a step is retried");
+        self = self.check_no_saga("retry");
         self.settings.retry = retry;
-        self.check(attempts > 0, || "a message needs at least one attempt".into())
+        self.check(attempts > 0, || "the number of attempts is 0: it must be at least 1".into())
     }
 
-    /// How long one attempt may take; a minute unless it is said.
+    /// The time-out of one attempt (default 60 s).
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self = self.not_of_saga("how long a step may take");
+        self = self.check_no_saga("time-out");
         self.settings.timeout = timeout;
-        self.check(!timeout.is_zero(), || "an attempt needs some time".into())
+        self.check(!timeout.is_zero(), || "the time-out is 0: it must be longer".into())
     }
 
-    /// How long a handler may ignore that it was cancelled before its slot goes on without it.
+    /// How long a handler may ignore its cancellation before the worker abandons it (default 10 s).
     #[must_use]
     pub fn stuck_after(mut self, time: Duration) -> Self {
         self.settings.stuck_after = time;
         self
     }
 
-    /// How long a lock lasts unless it is renewed, which happens by itself; half a minute unless it is said.
+    /// The lock time of messages and sessions (default 30 s). The worker renews locks while handlers run. If the worker
+    /// dies, its messages are delivered again at the latest after this time.
     #[must_use]
     pub fn lock(mut self, lock: Duration) -> Self {
         self.settings.lock = lock;
-        self.check(lock >= LOCK_MIN, || "a lock must last at least a second".into())
+        self.check(lock >= LOCK_MIN, || {
+            format!("the lock time is {lock:?}: it must be at least {LOCK_MIN:?}")
+        })
     }
 
-    /// At most so many messages begin in a time, in this worker.
+    /// Starts at most `max` messages in the time `per`. Other workers have their own limits.
     #[must_use]
     pub fn rate(mut self, max: u32, per: Duration) -> Self {
         self.rate = Some(Rate::new(max, per));
-        self.check(max > 0 && !per.is_zero(), || "a rate needs a number and a time".into())
+        self.check(max > 0 && !per.is_zero(), || {
+            format!("the rate is {max} messages in {per:?}: both must be greater than 0")
+        })
     }
 
-    /// Takes no messages while this dependency is down.
+    /// Fetches no messages while this dependency is down.
     #[must_use]
     pub fn breaker(mut self, breaker: Breaker) -> Self {
         self.breakers.push(breaker);
         self
     }
 
-    /// How long each phase of an end may take.
+    /// The time limits of a shutdown.
     #[must_use]
     pub fn shutdown(mut self, shutdown: Shutdown) -> Self {
         self.shutdown = shutdown;
         self
     }
 
-    /// How it calls itself in a message's history; the number of its process unless it is said.
+    /// The name of this worker in the history of messages (default: the process id).
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.settings.worker_name = name.into();
         self
     }
 
-    /// Whose messages it handles.
     #[cfg(feature = "embedded")]
     pub(crate) fn queue(&self) -> Result<QueueName, Error> {
         self.queue.clone()
     }
 
-    /// What it needs of its broker.
+    /// The capabilities that the broker must have.
     fn needs(&self) -> Vec<Capability> {
         let mut needs = vec![Capability::DeadLetter];
         if self.has_saga_in_broker() {
-            let of_saga = [
+            let for_sagas = [
                 Capability::SessionState,
                 Capability::StateWithSettle,
                 Capability::Release,
                 Capability::Schedule,
             ];
-            needs.extend(of_saga);
+            needs.extend(for_sagas);
         }
         if self.settings.sessions.is_some() {
             needs.push(Capability::Sessions);
         }
-        let waits = self.routes.may_wait() || !matches!(self.settings.retry.backoff, Backoff::None);
-        if waits {
+        let has_backoff = !matches!(self.settings.retry.backoff, Backoff::None);
+        if has_backoff || self.routes.delays_unknown_types() {
             needs.push(Capability::Delay);
         }
         if self.settings.timeout + self.settings.stuck_after > self.settings.lock {
@@ -439,49 +441,50 @@ impl Worker {
         needs
     }
 
-    /// Starts it. What cannot work is refused now, with what to change.
+    /// Starts the worker. Invalid settings are an error that says what to change.
     pub async fn start(self) -> Result<Running, Error> {
-        if let Some(wrong) = self.wrong {
-            return Err(Error::Settings(wrong));
+        if let Some(invalid) = self.invalid {
+            return Err(Error::Settings(invalid));
         }
         let queue = self.queue.clone()?;
         if self.routes.is_empty() {
-            return Err(Error::Settings(format!("the worker of `{queue}` has no handler")));
+            return Err(Error::Settings(format!(
+                "the worker for queue `{queue}` has no handler: add one with `handle` or `on`"
+            )));
         }
-        for batch in self.routes.batches() {
-            let Gathers { max, wait } = batch.gathers;
+        for handler in self.routes.batch_handlers() {
+            let BatchLimits { max, wait } = handler.limits;
             if !(1..=RECEIVE_BATCH_MAX).contains(&max) {
-                let wrong =
-                    format!("a batch has from 1 to {RECEIVE_BATCH_MAX} messages, not {max}");
-                return Err(Error::Settings(wrong));
+                return Err(Error::Settings(format!(
+                    "the batch size is {max}: it must be from 1 to {RECEIVE_BATCH_MAX}"
+                )));
             }
-            if wait > self.settings.lock / 4 {
-                let most = self.settings.lock / 4;
-                let wrong = format!(
-                    "a batch waits for at most a quarter of the lock, {most:?}, not {wait:?}"
-                );
-                return Err(Error::Settings(wrong));
+            let wait_max = self.settings.lock / 4;
+            if wait > wait_max {
+                return Err(Error::Settings(format!(
+                    "the batch wait is {wait:?}: it must be at most {wait_max:?}, a quarter of the lock time"
+                )));
             }
         }
-        if let Some(name) = self.required.iter().find_map(|missing| missing(&self.shared)) {
+        if let Some(name) = self.required.iter().find_map(|missing| missing(&self.states)) {
             let short = name.rsplit("::").next().unwrap_or(name);
             return Err(Error::Settings(format!(
-                "a handler of the worker of `{queue}` needs a value of type `{name}`, and the worker has none: \
-                 give it one with `.state({})`",
+                "a handler of the worker for queue `{queue}` takes a value of type `{name}`, but the worker has none: \
+                 add one with `.state({})`",
                 short.to_lowercase()
             )));
         }
         let can = self.broker.capabilities();
         can.require(&self.needs())?;
         if self.settings.sessions.is_some() {
-            // Other sessions may wait, too: whoever runs it should know.
+            // Operators should know whether a retry also holds back other sessions.
             let (broker, retry_hold_scope) = (can.broker, can.retry_hold);
             tracing::info!(%queue, broker, %retry_hold_scope, "a delayed retry holds back {retry_hold_scope}");
         }
         if let Some(spec) = self.saga.as_ref().filter(|_| can.declare) {
             self.broker.declare(&queue, spec.clone()).await?;
         }
-        // A queue that is not there, or has no sessions, is found now and not in a log.
+        // A missing queue, or one without sessions, is an error now and not only a line in the log.
         match self.settings.sessions {
             Some(_) => {
                 let ready =
@@ -492,87 +495,89 @@ impl Worker {
             }
             None => self.broker.open(&queue, self.settings.lock).await?.close().await?,
         }
-        let fleet = match self.breakers.is_empty() {
+        let probe_lock = match self.breakers.is_empty() {
             true => None,
             false => {
-                let try_max = self.settings.timeout + self.settings.stuck_after;
-                Fleet::of(&self.broker, try_max)
+                let probe_max = self.settings.timeout + self.settings.stuck_after;
+                ProbeLock::new(&self.broker, probe_max)
             }
         };
-        let gate = Gate::new(self.rate, self.breakers, fleet);
+        let limiter = Limiter::new(self.rate, self.breakers, probe_lock);
         let (broker, settings) = (self.broker, self.settings);
-        let pool = Pool::start(broker, queue, settings, self.routes, self.shared, gate)
-            .map_err(|error| Error::Settings(format!("a thread cannot be started: {error}")))?;
+        let pool = Pool::start(broker, queue, settings, self.routes, self.states, limiter);
+        let pool = pool.map_err(|error| {
+            Error::Settings(format!("cannot start the thread that renews locks: {error}"))
+        })?;
         #[cfg(feature = "once")]
-        if let Some(SagaTable(table)) = self.table {
-            let (malote, quiet) = (Malote::over(pool.broker.clone()), pool.phases.quiet.clone());
+        if let Some(SagaDatabase(database)) = self.saga_database {
+            let malote = Malote::with_broker(pool.broker.clone());
+            let stop = Box::pin(pool.phases.stop_fetching.clone().cancelled_owned());
             tokio::spawn(async move {
-                let stop = Box::pin(quiet.cancelled_owned());
-                if let Err(error) = table.relay(malote, stop).await {
-                    tracing::error!(%error, "sagas that wait are not woken: the outbox is not published");
+                if let Err(error) = database.relay(malote, stop).await {
+                    tracing::error!(%error, "the outbox is not published any more; waiting sagas do not wake up");
                 }
             });
         }
-        let (stop, now) = (CancellationToken::new(), CancellationToken::new());
-        let ended = tokio::spawn(supervise(pool.clone(), self.shutdown, stop.clone(), now.clone()));
-        Ok(Running { pool, stop, now, ended })
+        Ok(Running::new(pool, self.shutdown))
     }
 
-    /// Runs until `stop` is over, then ends in order.
+    /// Runs until the future `stop` completes, then shuts down.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<Report, Error> {
         let mut running = self.start().await?;
         tokio::select! {
             () = stop => running.stop(),
-            ended = &mut running.ended => return joined(ended),
+            report = running.supervised() => return report,
         }
         running.ended().await
     }
 
-    /// Runs until SIGINT or SIGTERM, then ends in order; a second signal ends it at once.
+    /// Runs until SIGINT or SIGTERM, then shuts down. A second signal stops the worker at once.
     pub async fn run_until_signal(self) -> Result<Report, Error> {
         let mut running = self.start().await?;
-        let signals = |error: std::io::Error| Error::Settings(format!("no signals: {error}"));
+        let signals = |error: std::io::Error| {
+            Error::Settings(format!("cannot install the signal handlers: {error}"))
+        };
         use tokio::signal::unix::{SignalKind, signal};
         let mut interrupt = signal(SignalKind::interrupt()).map_err(signals)?;
         let mut terminate = signal(SignalKind::terminate()).map_err(signals)?;
-        let mut asked = false;
+        let mut is_stopping = false;
         loop {
             tokio::select! {
-                ended = &mut running.ended => return joined(ended),
+                report = running.supervised() => return report,
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
             }
-            if asked {
+            if is_stopping {
                 running.stop_now();
             }
             running.stop();
-            asked = true;
+            is_stopping = true;
         }
     }
 }
 
-/// How sessions are taken and let go.
+/// How a worker takes and releases sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sessions {
-    /// So many at once; [`Worker::slots`] after it says from how many to how many.
+pub struct SessionOptions {
+    /// Number of concurrent sessions (default 100). Call [`Worker::slots`] afterwards to set a range.
     pub max: usize,
-    /// A session that has had so many messages handled …
+    /// Messages after which a session gives its slot to another ready session (default 64).
     pub quantum: u32,
-    /// … or so much time makes way, if another one is ready.
+    /// Time after which a session gives its slot to another ready session (default 5 s).
     pub quantum_time: Duration,
-    /// How long one receive of a session without messages waits.
+    /// How long one receive from a session without messages waits (default 20 s).
     pub receive_wait: Duration,
-    /// After so many of them in a row …
+    /// Number of empty receives after which an idle session is released (default 3).
     pub empty_receives: u32,
-    /// … or so long without a message it is let go.
+    /// Time after which an idle session is released (default 60 s).
     pub idle: Duration,
-    /// How long one accept waits while no session is ready.
+    /// How long one accept waits for a ready session (default 5 s).
     pub accept_wait: Duration,
-    /// Messages of a session fetched at once.
+    /// Maximum number of messages of a session in one fetch (default 32).
     pub prefetch: u32,
 }
 
-impl Default for Sessions {
+impl Default for SessionOptions {
     fn default() -> Self {
         Self {
             max: SLOTS,
@@ -585,119 +590,4 @@ impl Default for Sessions {
             prefetch: 32,
         }
     }
-}
-
-/// A worker that runs. Dropping it stops it without waiting.
-pub struct Running {
-    pool: Arc<Pool>,
-    stop: CancellationToken,
-    now: CancellationToken,
-    ended: JoinHandle<Result<Report, Error>>,
-}
-
-impl Running {
-    /// Begins its end: nothing new is taken.
-    pub fn stop(&self) {
-        self.stop.cancel();
-    }
-
-    /// Does not wait for handlers: they are dropped, and their messages go back uncounted.
-    pub fn stop_now(&self) {
-        self.now.cancel();
-    }
-
-    /// Whether it has ended.
-    pub fn is_over(&self) -> bool {
-        self.ended.is_finished()
-    }
-
-    /// Waits for its end.
-    pub async fn ended(mut self) -> Result<Report, Error> {
-        joined((&mut self.ended).await)
-    }
-
-    /// What became of messages so far.
-    pub fn counts(&self) -> Counts {
-        self.pool.counts.read()
-    }
-
-    /// How it does, as numbers: counts, slots, times, breakers.
-    pub fn metrics(&self) -> Metrics {
-        self.pool.metrics()
-    }
-
-    /// A way to the same numbers, for whoever serves them.
-    pub fn observer(&self) -> impl Fn() -> Metrics + Send + Sync + use<> {
-        let pool = self.pool.clone();
-        move || pool.metrics()
-    }
-
-    /// Handlers that may run at once now.
-    pub fn slots(&self) -> usize {
-        self.pool.metrics().slots
-    }
-
-    /// Slots that have something to do now.
-    pub fn busy(&self) -> usize {
-        self.pool.counts.busy_and_idle().0
-    }
-
-    /// Slots that hold a session without messages.
-    pub fn idle(&self) -> usize {
-        self.pool.counts.busy_and_idle().1
-    }
-
-    /// Waits until the broker has heard of all that was decided so far.
-    pub async fn flushed(&self) {
-        self.pool.flushed().await;
-    }
-
-    /// Whether it takes messages: not while it ends, a breaker is open or it was asked to slow down.
-    pub fn is_taking(&self) -> bool {
-        !self.pool.phases.quiet.is_cancelled() && self.pool.gate.closed_for().is_none()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.now.cancel();
-    }
-}
-
-fn joined(ended: Result<Result<Report, Error>, tokio::task::JoinError>) -> Result<Report, Error> {
-    ended.unwrap_or_else(|error| Err(Error::Settings(format!("the worker broke: {error}"))))
-}
-
-/// Quiet, drain, cancel, release, flush.
-async fn supervise(
-    pool: Arc<Pool>,
-    shutdown: Shutdown,
-    stop: CancellationToken,
-    now: CancellationToken,
-) -> Result<Report, Error> {
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = now.cancelled() => {}
-        () = pool.hopeless.cancelled() => now.cancel(),
-    }
-    pool.phases.quiet.cancel();
-    let drained = async |time: Duration| {
-        let done = now.run_until_cancelled(tokio::time::timeout(time, pool.done())).await;
-        matches!(done, Some(Ok(())))
-    };
-    if !drained(shutdown.drain).await {
-        pool.phases.cancel.cancel();
-        if !drained(shutdown.cancel).await {
-            pool.phases.stop.cancel();
-            let _ = tokio::time::timeout(shutdown.release, pool.done()).await;
-        }
-    }
-    if tokio::time::timeout(shutdown.flush, pool.flushed()).await.is_err() {
-        tracing::warn!(queue = %pool.queue, "the broker did not take all outcomes in time: those messages come again");
-    }
-    let report = Report { counts: pool.counts.read(), stuck: pool.counts.stuck() };
-    if pool.hopeless.is_cancelled() {
-        return Err(Error::Stuck { stuck: report.stuck });
-    }
-    Ok(report)
 }

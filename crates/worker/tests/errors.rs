@@ -1,7 +1,7 @@
-//! What the compiler says of handlers that are none: the words are ours, so that they help.
+//! The compiler errors for wrong handlers contain our own explanations.
 //!
-//! Each case is a small file for the compiler that made this test, against the library that it made. Only our own words
-//! are looked for: what stands around them differs between compilers.
+//! Each case is a small program. It is compiled with the compiler and the library of this test. Only our own texts are
+//! checked, because the other texts differ between compilers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)] // a test
 
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ const BEFORE: &str = "\
 #![allow(unused)]
 use malote::*;
 use std::time::Duration;
-/// Nothing that serde can read.
+/// A type without `serde::Deserialize`.
 struct Opaque;
 ";
 
-/// The library as cargo has built it beside this test; the newest, if it was built several times.
+/// The newest build of the library in the directory of this test.
 fn library() -> PathBuf {
     let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let found = std::fs::read_dir(deps).unwrap().map(|entry| entry.unwrap().path());
@@ -27,8 +27,8 @@ fn library() -> PathBuf {
     found.filter(is_ours).max_by_key(newest).expect("cargo has built the library")
 }
 
-/// What the compiler says of it; nothing if it is right.
-fn said(library: &Path, code: &str) -> String {
+/// The errors of the compiler; empty if the code compiles.
+fn compile(library: &Path, code: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("case.rs");
     std::fs::write(&file, format!("{BEFORE}{code}")).unwrap();
@@ -49,14 +49,14 @@ fn said(library: &Path, code: &str) -> String {
 }
 
 fn check(library: &Path, code: &str, expected: &[&str]) {
-    let text = said(library, code);
+    let text = compile(library, code);
     for part in expected {
-        assert!(text.contains(part), "no `{part}` in what is said of\n{code}\n{text}");
+        assert!(text.contains(part), "`{part}` is missing in the errors for\n{code}\n{text}");
     }
 }
 
 #[test]
-fn wrong_handlers_are_told_what_is_wrong() {
+fn errors_for_wrong_handlers_explain_the_problem() {
     let library = library();
     let one = |code: &str, expected: &[&str]| {
         let make = "fn make(worker: Worker) -> Worker { worker.handle(f) }";
@@ -74,7 +74,7 @@ fn wrong_handlers_are_told_what_is_wrong() {
 }
 
 #[test]
-fn wrong_batch_handlers_are_told_what_is_wrong() {
+fn errors_for_wrong_batch_handlers_explain_the_problem() {
     let library = library();
     let all = |code: &str, expected: &[&str]| {
         let make =
@@ -90,7 +90,7 @@ fn wrong_batch_handlers_are_told_what_is_wrong() {
 }
 
 #[test]
-fn wrong_steps_are_told_what_is_wrong() {
+fn errors_for_wrong_steps_explain_the_problem() {
     let library = library();
     let one = |code: &str, expected: &[&str]| {
         let right = "async fn right(n: u32) -> Result<u32, Failure> { Ok(n) }";
@@ -98,7 +98,7 @@ fn wrong_steps_are_told_what_is_wrong() {
             "fn make() -> Saga<u32> { Saga::named(\"s\").step(\"a\", right).step(\"b\", f) }";
         check(&library, &format!("{right}\n{code}\n{make}"), expected);
     };
-    // The compiler says itself what comes first.
+    // This error is the compiler's own.
     let order = "async fn f(s: Step, n: u32) -> Result<u32, Failure> { Ok(n) }";
     one(order, &["expected function signature `fn(u32, _) -> _`"]);
     one("async fn f(n: u32) {}", &["a step of a saga with data `u32` cannot return `()`"]);
@@ -107,9 +107,9 @@ fn wrong_steps_are_told_what_is_wrong() {
     one("const f: u32 = 7;", &["`u32` is not a handler"]);
 }
 
-/// Else the others would prove nothing.
+/// Checks that the other cases fail for the expected reason.
 #[test]
-fn what_is_right_compiles() {
+fn correct_handlers_compile() {
     let right = "
         async fn one(text: Text, meta: Meta, state: State<u8>) -> Result<(), Failure> { Ok(()) }
         async fn all(batch: Batch<String>, state: State<u8>) -> Vec<Outcome> { Vec::new() }
@@ -119,5 +119,5 @@ fn what_is_right_compiles() {
         fn make(worker: Worker) -> Worker {
             worker.on(\"one\", one).handle_batch(all, 8, Duration::ZERO)
         }";
-    assert_eq!(said(&library(), right), "");
+    assert_eq!(compile(&library(), right), "");
 }

@@ -1,4 +1,4 @@
-//! The program in docs/guide/workers.md is `examples/first_worker/program.rs`, and it does what the page says.
+//! The program in docs/guide/workers.md is `examples/first_worker/program.rs`, and has the output that the page shows.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)] // a test
 
 use std::io::{BufRead, BufReader, Read};
@@ -48,10 +48,10 @@ fn the_example_charges_an_order_and_reports_failures_without_a_log_setup() {
         .unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
-    // The test runner writes to standard output, too.
+    // The test runner also writes to standard output.
     while !line.ends_with("charged 900 cents for order o-1\n") {
         line.clear();
-        assert!(stdout.read_line(&mut line).unwrap() > 0, "the program ended");
+        assert!(stdout.read_line(&mut line).unwrap() > 0, "the program ended early");
     }
     let stop = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(stop.success());
@@ -60,12 +60,12 @@ fn the_example_charges_an_order_and_reports_failures_without_a_log_setup() {
     child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
     let failed = errors.lines().find(|line| line.contains("the bank does not answer")).unwrap();
     for part in ["queue orders", "message ", "session ana", "attempt 1"] {
-        assert!(failed.contains(part), "no `{part}` in: {failed}");
+        assert!(failed.contains(part), "`{part}` is missing in: {failed}");
     }
     assert!(errors.contains("dead-lettered as NoTotal"), "{errors}");
 }
 
-/// What `main` prints when it returns the error.
+/// `main` prints the error like this when it returns it.
 #[tokio::test]
 async fn an_error_is_a_sentence_in_debug_output() {
     let error = malote::Malote::connect("malote://127.0.0.1:1").await.err().unwrap();

@@ -1,6 +1,6 @@
-//! A handler is a part of the trace that its message came with.
+//! The logs of a handler belong to the trace of its message.
 //!
-//! Alone in its program: what one thread listens to, others would decide for it.
+//! This test has its own program, because tests in other threads would influence the subscriber.
 #![allow(clippy::unwrap_used)] // a test
 
 use std::io::Write;
@@ -11,11 +11,10 @@ use malote::{Meta, QueueSpec, Value, Worker};
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// What was logged.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Log {
+impl Write for LogBuffer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -28,12 +27,12 @@ impl Write for Log {
 async fn handle(meta: Meta) {
     assert_eq!(meta.traceparent(), Some(PARENT));
     assert_eq!(meta.tracestate(), Some("a=b"));
-    tracing::info!("the handler is here");
+    tracing::info!("the handler runs");
 }
 
 #[tokio::test]
-async fn what_a_handler_logs_belongs_to_the_message() {
-    let log = Log::default();
+async fn log_lines_of_a_handler_have_the_trace_of_the_message() {
+    let log = LogBuffer::default();
     let writer = log.clone();
     let subscriber =
         tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
@@ -46,7 +45,7 @@ async fn what_a_handler_logs_belongs_to_the_message() {
     let report = broker.drain(Worker::new(broker.malote(), "q").handle(handle)).await.unwrap();
     assert_eq!(report.counts.done, 1);
     let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    let line = log.lines().find(|line| line.contains("the handler is here")).unwrap();
+    let line = log.lines().find(|line| line.contains("the handler runs")).unwrap();
     assert!(line.contains("process{") && line.contains("message_id=\"m1\""), "{line}");
     assert!(line.contains(&format!("traceparent=\"{PARENT}\"")), "{line}");
 }

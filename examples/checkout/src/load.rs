@@ -1,4 +1,4 @@
-//! Customers: connections that check out one after the other, and how long each answer took.
+//! Simulated customers: connections that check out repeatedly, and the latencies they measure.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,68 +9,72 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// What customers saw.
-pub struct Seen {
+/// The result of a load.
+pub struct LoadResult {
     pub took: Duration,
     /// Microseconds.
-    pub answers: Histogram<u64>,
+    pub latencies: Histogram<u64>,
 }
 
-impl Seen {
+impl LoadResult {
     pub fn per_second(&self) -> f64 {
-        self.answers.len() as f64 / self.took.as_secs_f64().max(f64::EPSILON)
+        self.latencies.len() as f64 / self.took.as_secs_f64().max(f64::EPSILON)
     }
 
     pub fn quantile(&self, quantile: f64) -> Duration {
-        Duration::from_micros(self.answers.value_at_quantile(quantile))
+        Duration::from_micros(self.latencies.value_at_quantile(quantile))
     }
 }
 
-/// So many customers at once, each again and again until the time is over, and once at least.
+/// Runs concurrent customers. Each checks out at least once, and again until the time is over.
 pub async fn run(
-    at: SocketAddr,
+    address: SocketAddr,
     path: &'static str,
     customers: usize,
     time: Duration,
-) -> anyhow::Result<Seen> {
+) -> anyhow::Result<LoadResult> {
     let begun = Instant::now();
-    let each: Vec<_> =
-        (0..customers).map(|_| tokio::spawn(customer(at, path, begun + time))).collect();
-    let mut answers = Histogram::new(3)?;
-    for one in each {
-        answers.add(one.await??)?;
+    let customers_running: Vec<_> =
+        (0..customers).map(|_| tokio::spawn(customer(address, path, begun + time))).collect();
+    let mut latencies = Histogram::new(3)?;
+    for one in customers_running {
+        latencies.add(one.await??)?;
     }
-    Ok(Seen { took: begun.elapsed(), answers })
+    Ok(LoadResult { took: begun.elapsed(), latencies })
 }
 
-async fn customer(at: SocketAddr, path: &str, until: Instant) -> anyhow::Result<Histogram<u64>> {
-    let mut stream = TcpStream::connect(at).await?;
+async fn customer(
+    address: SocketAddr,
+    path: &str,
+    until: Instant,
+) -> anyhow::Result<Histogram<u64>> {
+    let mut stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     let request = format!("POST {path} HTTP/1.1\r\nhost: shop\r\ncontent-length: 0\r\n\r\n");
-    let mut answers = Histogram::new(3)?;
+    let mut latencies = Histogram::new(3)?;
     loop {
         let begun = Instant::now();
         stream.write_all(request.as_bytes()).await?;
-        let status = answer(&mut stream).await?;
-        ensure!(status.starts_with("HTTP/1.1 20"), "the shop says: {status}");
-        answers.record(u64::try_from(begun.elapsed().as_micros())?)?;
+        let status = read_status(&mut stream).await?;
+        ensure!(status.starts_with("HTTP/1.1 20"), "the shop answered: {status}");
+        latencies.record(u64::try_from(begun.elapsed().as_micros())?)?;
         if Instant::now() >= until {
-            return Ok(answers);
+            return Ok(latencies);
         }
     }
 }
 
-/// The first line of an answer without a body.
-async fn answer(stream: &mut TcpStream) -> anyhow::Result<String> {
-    let mut some = [0; 1024];
+/// The status line of a response without a body.
+async fn read_status(stream: &mut TcpStream) -> anyhow::Result<String> {
+    let mut buffer = [0; 1024];
     let mut filled = 0;
     loop {
-        let read = stream.read(&mut some[filled..]).await?;
-        ensure!(read > 0, "the shop hung up");
+        let read = stream.read(&mut buffer[filled..]).await?;
+        ensure!(read > 0, "the shop closed the connection");
         filled += read;
-        if some[..filled].ends_with(b"\r\n\r\n") {
-            let text = String::from_utf8_lossy(&some[..filled]);
-            return Ok(text.lines().next().context("an empty answer")?.to_owned());
+        if buffer[..filled].ends_with(b"\r\n\r\n") {
+            let text = String::from_utf8_lossy(&buffer[..filled]);
+            return Ok(text.lines().next().context("the response is empty")?.to_owned());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The e-mail provider: somebody else's system, slow and sometimes away. It writes down what it sent.
+//! The mail provider: an external system that is slow and sometimes down. It records what it sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,13 +8,13 @@ use tokio::sync::Mutex;
 
 #[derive(Clone)]
 pub struct Provider {
-    takes: Duration,
+    latency: Duration,
     down: Arc<AtomicBool>,
     calls: Arc<AtomicU64>,
     sent: Arc<Mutex<Vec<u64>>>,
 }
 
-/// It does not answer.
+/// The provider is down.
 #[derive(Debug)]
 pub struct Unavailable;
 
@@ -25,8 +25,8 @@ impl std::fmt::Display for Unavailable {
 }
 
 impl Provider {
-    pub fn that_takes(takes: Duration) -> Self {
-        Self { takes, down: Arc::default(), calls: Arc::default(), sent: Arc::default() }
+    pub fn with_latency(latency: Duration) -> Self {
+        Self { latency, down: Arc::default(), calls: Arc::default(), sent: Arc::default() }
     }
 
     /// Sends the mail of an order.
@@ -35,12 +35,12 @@ impl Provider {
         if self.down.load(Ordering::SeqCst) {
             return Err(Unavailable);
         }
-        tokio::time::sleep(self.takes).await;
+        tokio::time::sleep(self.latency).await;
         self.sent.lock().await.push(order);
         Ok(())
     }
 
-    /// While it is down, nothing is sent.
+    /// While the provider is down, it sends nothing.
     pub fn set_down(&self, down: bool) {
         self.down.store(down, Ordering::SeqCst);
     }
@@ -49,7 +49,7 @@ impl Provider {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// Orders whose mails it sent so far.
+    /// The orders whose mails were sent.
     pub async fn sent(&self) -> Vec<u64> {
         self.sent.lock().await.clone()
     }

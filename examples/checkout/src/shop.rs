@@ -1,5 +1,5 @@
-//! The shop: all that one would write. `before` sends the mail itself and lets the customer wait for it; `checkout` puts it
-//! into a queue, durably, and answers.
+//! All the code that a shop writes. `/before` sends the mail itself, and the customer waits for it. `/checkout` puts
+//! the mail into a durable queue and answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::provider::Provider;
 
 pub const MAILS: &str = "mails";
-/// What the provider lets one send in a second.
+/// The rate limit of the provider.
 pub const MAILS_PER_SECOND: u32 = 50;
 
 #[derive(Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct Mail {
     pub order: u64,
 }
 
-/// What the shop works with.
+/// The shop: its broker, its mail provider and a counter of orders.
 #[derive(Clone)]
 pub struct Shop {
     pub malote: Malote,
@@ -37,7 +37,7 @@ impl Shop {
         Ok(Self { malote, provider, orders: Arc::default() })
     }
 
-    /// Orders so far.
+    /// The number of orders so far.
     pub fn orders(&self) -> u64 {
         self.orders.load(Ordering::SeqCst)
     }
@@ -48,12 +48,12 @@ impl Shop {
         routes.with_state(self.clone())
     }
 
-    /// The worker that sends mails: no faster than the provider allows, and not at all while it is down.
+    /// The worker that sends mails. It keeps the rate limit, and pauses while the provider is down.
     pub async fn mailer(&self) -> Result<Running, malote::Error> {
         Worker::new(&self.malote, MAILS)
             .handle(send_mail)
             .state(self.provider.clone())
-            // A mail takes seconds: as many at once as leave in that time.
+            // A mail takes seconds. To reach the rate, many are sent at the same time.
             .slots(1000)
             .rate(MAILS_PER_SECOND, Duration::from_secs(1))
             .breaker(Breaker::of("mail").open_for(Duration::from_millis(500)))
@@ -73,7 +73,7 @@ async fn before(State(shop): State<Shop>) -> StatusCode {
 
 async fn checkout(State(shop): State<Shop>) -> StatusCode {
     let order = shop.orders.fetch_add(1, Ordering::SeqCst);
-    // With an id, so that a check-out that is repeated is known.
+    // The id identifies a repeated checkout.
     match shop.malote.send(MAILS, &Mail { order }).id(format!("order-{order}")).await {
         Ok(_) => StatusCode::ACCEPTED,
         Err(_) => StatusCode::SERVICE_UNAVAILABLE,

@@ -1,4 +1,4 @@
-//! The books: what was applied, what is dead, and whether both are as they should be.
+//! Checks the result: the applied orders and the dead letters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use malote::once::sqlite::Sqlite;
 use malote::{Delivery, Malote, QueueName, RetryHold, Value};
 use tokio::sync::Mutex;
 
-use crate::order::{Fate, Order, Plan, QUEUE};
+use crate::order::{Expected, Order, Plan, QUEUE};
 use crate::worker::ATTEMPTS;
 
-/// The property that a worker writes on a message that failed: each attempt with time, worker and error.
+/// The property with the failed attempts of a message.
 const HISTORY: &str = "malote-history";
-/// How long a dead letter is locked while it is looked at.
+/// The lock time for dead letters.
 const LOCK: Duration = Duration::from_secs(60);
 
-/// What became of orders.
-pub struct Books {
+/// The results of all orders.
+pub struct Results {
     db: Sqlite,
     shop: Malote,
     plan: Plan,
     dead: Arc<Mutex<Vec<Delivery>>>,
 }
 
-/// A row of the shop's table, in the order in which transactions committed.
+/// A row of the table `applied`.
 struct Applied {
     id: String,
     customer: String,
@@ -33,13 +33,13 @@ struct Applied {
     worker: u32,
 }
 
-impl Books {
+impl Results {
     pub fn open(db: Sqlite, shop: Malote, plan: Plan) -> Self {
         Self { db, shop, plan, dead: Arc::default() }
     }
 
-    /// How many different orders were applied, and how many are dead. A broker that cannot move a message in one step may
-    /// have a dead letter twice.
+    /// The numbers of different orders that were applied and dead-lettered. A broker that cannot move a message in one
+    /// step may have a dead letter twice.
     pub async fn progress(&self) -> anyhow::Result<(usize, usize)> {
         self.take_dead(Duration::from_millis(50)).await?;
         let count = "select count(distinct id) from applied";
@@ -49,13 +49,13 @@ impl Books {
         Ok((applied as usize, dead.len()))
     }
 
-    /// Whether every order is applied or dead.
+    /// Whether every order is applied or dead-lettered.
     pub async fn are_complete(&self) -> anyhow::Result<bool> {
         let (applied, dead) = self.progress().await?;
         Ok(applied + dead >= self.plan.len())
     }
 
-    /// Takes dead letters, with reason, error and history, as an operator would.
+    /// Removes dead letters and keeps them for the checks.
     async fn take_dead(&self, wait: Duration) -> anyhow::Result<()> {
         let queue = QueueName::new(QUEUE)?.dead_letters();
         let source = self.shop.broker().open(&queue, LOCK).await?;
@@ -67,75 +67,75 @@ impl Books {
         Ok(())
     }
 
-    /// Prints what was checked. Whether all is right.
+    /// Prints the results of all checks. Returns whether they passed.
     pub async fn check(&self) -> anyhow::Result<bool> {
         self.take_dead(Duration::from_secs(1)).await?;
         let applied = self.applied().await?;
         let dead = self.dead.lock().await;
-        let wanted: Vec<_> = self.plan.with(Fate::Applied).map(|(_, order)| order).collect();
-        let poison: Vec<_> = self.plan.with(Fate::Poison).map(|(_, order)| order).collect();
-        let crashing: Vec<_> = self.plan.with(Fate::Crashes).map(|(_, order)| order).collect();
+        let wanted: Vec<_> = self.plan.with(Expected::Applied).map(|(_, order)| order).collect();
+        let poison: Vec<_> = self.plan.with(Expected::Poison).map(|(_, order)| order).collect();
+        let crashing: Vec<_> = self.plan.with(Expected::Crashes).map(|(_, order)| order).collect();
 
-        let mut report = Report::default();
+        let mut report = CheckReport::default();
         let distinct: BTreeSet<_> = applied.iter().map(|row| row.id.as_str()).collect();
         let expected: BTreeSet<_> = wanted.iter().map(|order| order.id.as_str()).collect();
-        report.line(
+        report.check(
             "every order was applied exactly once",
             distinct == expected && applied.len() == wanted.len(),
-            format!("{} of {}, {} times in all", distinct.len(), expected.len(), applied.len()),
+            format!("{} of {} orders, {} rows", distinct.len(), expected.len(), applied.len()),
         );
         let (lines, kept) = in_order(&applied);
-        report.line(
+        report.check(
             "each customer's orders were applied in the order of sending",
             kept == lines,
-            format!("{kept} of {lines} lines of one customer and one producer"),
+            format!("{kept} of {lines} sequences of one customer and one producer"),
         );
         let (booked, due) = (self.booked().await?, due(&wanted));
-        report.line(
-            "no cent too many and none too few",
+        report.check(
+            "the right amount was booked",
             booked == due,
             format!("{} of {} cents", booked.values().sum::<i64>(), due.values().sum::<i64>()),
         );
         let workers: BTreeSet<_> = applied.iter().map(|row| row.worker).collect();
-        report.line(
-            "the work was shared",
+        report.check(
+            "the workers shared the work",
             workers.len() > 1,
             format!("{} processes", workers.len()),
         );
         let can = self.shop.broker().capabilities();
         let all = ATTEMPTS as usize;
-        // Where a retry is a worker's own affair, one that is lost takes what it knew of attempts with it.
+        // If the worker itself delays retries, a killed worker loses the history of these attempts.
         let (history, least) = match (can.changes, can.retry_hold) {
             (true, RetryHold::Session) => (all..=all, "all"),
             (true, _) => (1..=all, "some"),
             (false, _) => (0..=0, "none"),
         };
-        report.line(
-            "poison orders are dead letters, with the history of their attempts",
-            died(&dead, "MaxAttempts", &history) == ids(&poison),
+        report.check(
+            "orders that always fail are dead-lettered with their history",
+            dead_letters(&dead, "MaxAttempts", &history) == ids(&poison),
             format!("{} orders, {least} of {all} attempts each", poison.len()),
         );
-        report.line(
-            "an order that ends its worker is a dead letter, and took no other order with it",
-            died(&dead, "WorkerLost", &(0..=0)) == ids(&crashing),
+        report.check(
+            "an order that crashes its worker is dead-lettered, and no other order with it",
+            dead_letters(&dead, "WorkerLost", &(0..=0)) == ids(&crashing),
             format!("{} orders", crashing.len()),
         );
-        report.line(
-            "what nobody can read is a dead letter at once",
-            died(&dead, "Undecodable", &(0..=0))
-                == self.plan.torn.iter().map(String::as_str).collect(),
-            format!("{} messages", self.plan.torn.len()),
+        report.check(
+            "undecodable messages are dead-lettered at once",
+            dead_letters(&dead, "Undecodable", &(0..=0))
+                == self.plan.undecodable.iter().map(String::as_str).collect(),
+            format!("{} messages", self.plan.undecodable.len()),
         );
-        let accounted = poison.len() + crashing.len() + self.plan.torn.len();
-        // A broker that cannot move a message in one step has some in both places after a crash.
+        let accounted = poison.len() + crashing.len() + self.plan.undecodable.len();
+        // A broker that cannot move a message in one step may have duplicates after a crash.
         let distinct: BTreeSet<_> = dead.iter().map(|one| &one.message.message_id).collect();
         let extra = if can.atomic_send { dead.len() - distinct.len() } else { 0 };
-        report.line(
+        report.check(
             "there are no other dead letters",
             distinct.len() + extra == accounted,
             format!("{} of {accounted}", distinct.len() + extra),
         );
-        Ok(report.right)
+        Ok(report.passed)
     }
 
     async fn applied(&self) -> anyhow::Result<Vec<Applied>> {
@@ -156,7 +156,7 @@ impl Books {
         Ok(rows.await?)
     }
 
-    /// What the shop's own table says of each customer.
+    /// The booked cents of each customer.
     async fn booked(&self) -> anyhow::Result<BTreeMap<String, i64>> {
         let rows = self.db.run(|db| {
             let mut all = db.prepare("select name, cents from customers")?;
@@ -167,7 +167,7 @@ impl Books {
     }
 }
 
-/// What it should say.
+/// The expected cents of each customer.
 fn due(orders: &[&Order]) -> BTreeMap<String, i64> {
     let mut all = BTreeMap::new();
     for order in orders {
@@ -176,7 +176,7 @@ fn due(orders: &[&Order]) -> BTreeMap<String, i64> {
     all
 }
 
-/// Lines of one customer and one producer, and how many of them only ever count up.
+/// The number of sequences of one customer and one producer, and how many of them are in order.
 fn in_order(applied: &[Applied]) -> (usize, usize) {
     let mut lines: BTreeMap<(&str, &str), Vec<u32>> = BTreeMap::new();
     for row in applied {
@@ -189,36 +189,38 @@ fn ids<'a>(orders: &[&'a Order]) -> BTreeSet<&'a str> {
     orders.iter().map(|order| order.id.as_str()).collect()
 }
 
-/// Ids of those that died for this reason and tell of so many attempts.
-fn died<'a>(
+/// Ids of dead letters with this reason and this number of recorded attempts.
+fn dead_letters<'a>(
     dead: &'a [Delivery],
     reason: &str,
     attempts: &std::ops::RangeInclusive<usize>,
 ) -> BTreeSet<&'a str> {
-    let told = |one: &Delivery| match one.message.properties.get(HISTORY) {
+    let recorded = |one: &Delivery| match one.message.properties.get(HISTORY) {
         Some(Value::List(all)) => all.len(),
         _ => 0,
     };
-    let of = dead.iter().filter(|one| one.dead.as_ref().is_some_and(|(why, _)| why == reason));
-    of.filter(|one| attempts.contains(&told(one)))
+    let of = dead
+        .iter()
+        .filter(|one| one.dead.as_ref().is_some_and(|(dead_reason, _)| dead_reason == reason));
+    of.filter(|one| attempts.contains(&recorded(one)))
         .filter_map(|one| one.message.message_id.as_deref())
         .collect()
 }
 
-/// What was checked, line by line.
-struct Report {
-    right: bool,
+/// Prints checks, and remembers whether all passed.
+struct CheckReport {
+    passed: bool,
 }
 
-impl Default for Report {
+impl Default for CheckReport {
     fn default() -> Self {
-        Self { right: true }
+        Self { passed: true }
     }
 }
 
-impl Report {
-    fn line(&mut self, what: &str, right: bool, figures: String) {
-        println!("  {}  {what}: {figures}", if right { "ok   " } else { "WRONG" });
-        self.right &= right;
+impl CheckReport {
+    fn check(&mut self, what: &str, holds: bool, figures: String) {
+        println!("  {}  {what}: {figures}", if holds { "ok    " } else { "FAILED" });
+        self.passed &= holds;
     }
 }

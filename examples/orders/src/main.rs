@@ -1,22 +1,22 @@
-//! Orders arrive from the web, from phones and from a partner; several workers share the work; each order takes effect
-//! exactly once, in order for each customer, whatever fails. To prove it, workers are killed with SIGKILL and frozen
-//! with SIGSTOP while it runs, and some orders are poison.
+//! Orders arrive from the web, from phones and from a partner, and several workers apply them. Each order takes effect
+//! exactly once, in order for each customer. Meanwhile workers are killed with SIGKILL and frozen with SIGSTOP, and
+//! some orders always fail.
 //!
 //! ```sh
 //! cargo run -p orders
 //! ```
 //!
-//! Read `worker.rs` first: it is all that a shop would write. `producers.rs` sends over three protocols, `trouble.rs`
-//! kills and freezes, `checks.rs` tells whether all went well: a violation is an exit code of 1. The server, each
-//! worker and this program are processes of their own, all of them this binary. On `embedded:DIR`, which one process at a
-//! time can have, worker and producers are one process: `alone.rs`.
+//! Start with `worker.rs`: it is all the code that a shop writes. `producers.rs` sends over three protocols,
+//! `faults.rs` kills and freezes workers, and `checks.rs` checks the result. The exit code is 1 if a check fails. The
+//! server, each worker and this program are separate processes of the same binary. On `embedded:DIR`, which only one
+//! process can open, worker and producers are one process: `single_process.rs`.
 
-mod alone;
 mod checks;
+mod faults;
 mod order;
 mod producers;
 mod server;
-mod trouble;
+mod single_process;
 mod worker;
 
 use std::path::PathBuf;
@@ -29,13 +29,13 @@ use clap::Parser;
 struct Args {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Orders in all, from three producers
+    /// Number of orders, from three producers
     #[arg(long, default_value_t = 1500)]
     orders: usize,
-    /// Customers: orders of one are applied in order
+    /// Number of customers; the orders of each are applied in order
     #[arg(long, default_value_t = 40)]
     customers: usize,
-    /// Worker processes
+    /// Number of worker processes
     #[arg(long, default_value_t = 3)]
     workers: usize,
     /// Workers to kill with SIGKILL while it runs
@@ -44,8 +44,8 @@ struct Args {
     /// Workers to freeze with SIGSTOP for longer than their locks
     #[arg(long, default_value_t = 2)]
     freezes: usize,
-    /// A broker, with an empty queue `orders` where queues are made with its own tools; a server of its own in a temporary
-    /// directory unless it is given
+    /// URL of a broker [default: a new server with its data in a temporary directory]. If the broker cannot declare
+    /// queues, it needs an empty queue `orders`
     #[arg(long)]
     url: Option<String>,
 }
@@ -70,7 +70,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         Some(Role::Serve { data }) => server::serve(data).await?,
         Some(Role::Work { url, db }) => worker::work(&url, &db).await?,
         Some(Role::Shop { url, db }) => {
-            alone::shop(&url, &db, args.orders, args.customers).await?;
+            single_process::shop(&url, &db, args.orders, args.customers).await?;
         }
         None => return run(args).await,
     }
@@ -78,13 +78,13 @@ async fn main() -> anyhow::Result<ExitCode> {
 }
 
 async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let home = tempfile::tempdir()?;
+    let directory = tempfile::tempdir()?;
     if let Some(url) = args.url.as_deref().filter(|url| url.starts_with("embedded:")) {
-        return alone::run(&args, url, home.path()).await;
+        return single_process::run(&args, url, directory.path()).await;
     }
     let server = match &args.url {
-        Some(url) => server::Server::elsewhere(url),
-        None => server::Server::start(home.path()).await?,
+        Some(url) => server::Server::existing(url),
+        None => server::Server::start(directory.path()).await?,
     };
     println!(
         "{} orders of {} customers, {} workers, on {}",
@@ -92,21 +92,21 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
     );
     let shop = malote::Malote::connect(&server.url).await?;
     worker::declare(&shop, None).await?;
-    let path = home.path().join("shop.db");
+    let path = directory.path().join("shop.db");
     let db = worker::database(&path)?;
     let to = server.addresses();
     let can = shop.broker().capabilities();
     let plan = order::Plan::new(args.orders, args.customers, can, to.http.is_some(), false);
-    let books = checks::Books::open(db, shop.clone(), plan.clone());
+    let results = checks::Results::open(db, shop.clone(), plan.clone());
 
-    let mut workers = trouble::Workers::start(args.workers, &server.url, &path)?;
+    let mut workers = faults::Workers::start(args.workers, &server.url, &path)?;
     let sending = tokio::spawn(producers::send_all(to, plan));
-    workers.trouble(args.kills, args.freezes, &books).await?;
+    workers.inject_faults(args.kills, args.freezes, &results).await?;
     sending.await??;
-    workers.finish(&books).await?;
+    workers.finish(&results).await?;
 
     println!("{workers}");
-    let right = books.check().await?;
+    let passed = results.check().await?;
     shop.close().await?;
-    Ok(if right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

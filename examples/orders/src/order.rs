@@ -1,94 +1,105 @@
-//! What is ordered, and what should become of it.
+//! The orders, and the expected result of each.
 
 use malote::{Capabilities, RetryHold};
 use serde::{Deserialize, Serialize};
 
-/// The queue of all this.
+/// The queue of all orders.
 pub const QUEUE: &str = "orders";
 
-/// One order, as it is sent.
+/// An order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// Unique: a repeat is known by it.
+    /// Unique, so that repeated orders are recognized.
     pub id: String,
-    /// The session: orders of one customer are applied one after the other, as they were sent.
+    /// The session: orders of a customer are applied in the order of sending.
     pub customer: String,
-    /// Counted for each customer and producer: what order is checked by.
+    /// A counter per customer and producer, to check the order.
     pub number: u32,
-    /// What it costs. Nothing at all is an error that no retry cures.
+    /// The price. An order with the price 0 always fails.
     pub cents: i64,
-    /// A bug in the worker: this order ends its process.
+    /// Simulates a bug: this order crashes the worker.
     #[serde(default)]
     pub crashes: bool,
 }
 
-/// What should become of an order.
+/// The expected result of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// Applied, once.
+pub enum Expected {
+    /// Applied once.
     Applied,
-    /// Dead-lettered after every attempt failed.
+    /// Dead-lettered after all attempts failed.
     Poison,
-    /// Dead-lettered after it took three workers with it.
+    /// Dead-lettered after three crashed workers.
     Crashes,
 }
 
-/// All orders of the three producers, made before anything is sent.
+/// All orders of the three producers.
 #[derive(Clone)]
 pub struct Plan {
     /// By producer, in the order of sending.
-    pub of: [(&'static str, Vec<(Order, Fate)>); 3],
-    /// Ids of messages that were torn on the way: nobody can read them.
-    pub torn: Vec<String>,
+    pub by_producer: [(&'static str, Vec<(Order, Expected)>); 3],
+    /// Ids of messages that cannot be decoded.
+    pub undecodable: Vec<String>,
 }
 
-/// One order of so many is poison.
+/// Every 60th order always fails.
 const POISON_EVERY: usize = 60;
 
 impl Plan {
-    /// `web`: there is a producer that can send what is no order. `alone`: a worker that ends takes the broker with it.
+    /// `web`: one producer can send messages that cannot be decoded. `single_process`: a crashed worker crashes the
+    /// broker too.
     pub fn new(
         orders: usize,
         customers: usize,
         broker: &Capabilities,
         web: bool,
-        alone: bool,
+        single_process: bool,
     ) -> Self {
         let customers = customers.max(1);
-        let of = ["web", "mobile", "partner"].map(|producer| {
+        let by_producer = ["web", "mobile", "partner"].map(|producer| {
             let mut numbers = vec![0; customers];
-            let mut one = |nth: usize| {
+            let mut make_order = |nth: usize| {
                 let customer = nth % customers;
                 numbers[customer] += 1;
-                // A broker that cannot tell a lost worker from a failed attempt, or from a message that was given back,
-                // has no use for this one; nor one that ends with its worker, and counts its own end against no message.
-                let tells = broker.changes && broker.retry_hold == RetryHold::Session && !alone;
-                let crashes = producer == "web" && nth == 20 && tells;
+                // This order needs a broker that distinguishes lost workers from failed attempts, and that survives the
+                // worker.
+                let tracks_losses =
+                    broker.changes && broker.retry_hold == RetryHold::Session && !single_process;
+                let crashes = producer == "web" && nth == 20 && tracks_losses;
                 let poison = nth % POISON_EVERY == 7;
-                let fate = match (crashes, poison) {
-                    (true, _) => Fate::Crashes,
-                    (_, true) => Fate::Poison,
-                    _ => Fate::Applied,
+                let expected = match (crashes, poison) {
+                    (true, _) => Expected::Crashes,
+                    (_, true) => Expected::Poison,
+                    _ => Expected::Applied,
                 };
                 let cents = if poison { 0 } else { 100 + nth as i64 };
                 let customer_name = format!("customer-{customer}");
                 let (id, number) = (format!("{producer}-{nth}"), numbers[customer]);
-                (Order { id, customer: customer_name, number, cents, crashes }, fate)
+                (Order { id, customer: customer_name, number, cents, crashes }, expected)
             };
-            (producer, (0..orders / 3).map(&mut one).collect())
+            (producer, (0..orders / 3).map(&mut make_order).collect())
         });
-        let torn = if web { vec!["torn-1".to_owned(), "torn-2".to_owned()] } else { Vec::new() };
-        Self { of, torn }
+        let undecodable = if web {
+            vec!["undecodable-1".to_owned(), "undecodable-2".to_owned()]
+        } else {
+            Vec::new()
+        };
+        Self { by_producer, undecodable }
     }
 
-    /// All that is sent, each once.
+    /// The number of different messages.
     pub fn len(&self) -> usize {
-        self.of.iter().map(|(_, orders)| orders.len()).sum::<usize>() + self.torn.len()
+        self.by_producer.iter().map(|(_, orders)| orders.len()).sum::<usize>()
+            + self.undecodable.len()
     }
 
-    /// Orders with this fate, and who sends them.
-    pub fn with(&self, wanted: Fate) -> impl Iterator<Item = (&'static str, &Order)> {
-        let all = self.of.iter().flat_map(|(by, orders)| orders.iter().map(move |one| (*by, one)));
-        all.filter(move |(_, (_, fate))| *fate == wanted).map(|(by, (order, _))| (by, order))
+    /// Orders with this expected result, and their producers.
+    pub fn with(&self, wanted: Expected) -> impl Iterator<Item = (&'static str, &Order)> {
+        let all = self
+            .by_producer
+            .iter()
+            .flat_map(|(by, orders)| orders.iter().map(move |make_order| (*by, make_order)));
+        all.filter(move |(_, (_, expected))| *expected == wanted)
+            .map(|(by, (order, _))| (by, order))
     }
 }

@@ -1,4 +1,4 @@
-//! A server of our own, with its data in a temporary directory, or one that is there already.
+//! A new server with its data in a temporary directory, or an existing broker.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -8,7 +8,7 @@ use malote_server::settings::{Environment, RawSettings, Settings};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-/// What `malote serve --http 127.0.0.1:0 --amqp 127.0.0.1:0 …` does.
+/// Runs a server, like `malote serve --http 127.0.0.1:0 --amqp 127.0.0.1:0 …`.
 pub async fn serve(data: PathBuf) -> anyhow::Result<()> {
     let free = || Some("127.0.0.1:0".to_owned());
     let off = || Some("off".to_owned());
@@ -25,17 +25,17 @@ pub async fn serve(data: PathBuf) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where producers and workers find the broker.
+/// The broker of producers and workers.
 pub struct Server {
     pub url: String,
-    /// For people: another broker's URL may hold a password.
+    /// For output. A URL may contain a password, so this is only the scheme of an existing broker.
     pub name: String,
     addresses: Addresses,
-    /// Killed when this is dropped.
+    /// Killed when it is dropped.
     _child: Option<Child>,
 }
 
-/// One address for each kind of producer, where the broker has it.
+/// The addresses of the broker by protocol.
 #[derive(Clone)]
 pub struct Addresses {
     pub url: String,
@@ -44,8 +44,8 @@ pub struct Addresses {
 }
 
 impl Server {
-    /// A broker that is there already: all producers use it as the library does; over HTTP, too, if it is Malote.
-    pub fn elsewhere(url: &str) -> Self {
+    /// An existing broker. All producers use the library; one uses HTTP if the broker is a Malote server.
+    pub fn existing(url: &str) -> Self {
         let http = url.strip_prefix("malote://").filter(|rest| !rest.contains('@'));
         let http = http.map(|address| address.trim_end_matches('/').to_owned());
         let addresses = Addresses { url: url.to_owned(), http, servicebus: None };
@@ -53,12 +53,12 @@ impl Server {
         Self { url: url.to_owned(), name, addresses, _child: None }
     }
 
-    /// Starts one, and reads from its greeting where it listens.
-    pub async fn start(home: &Path) -> anyhow::Result<Self> {
+    /// Starts a server, and reads its addresses from its output.
+    pub async fn start(directory: &Path) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("serve").arg(home.join("data")).stdout(Stdio::piped()).kill_on_drop(true);
-        let mut child = command.spawn().context("the server does not start")?;
-        let stdout = child.stdout.take().context("the server says nothing")?;
+        command.arg("serve").arg(directory.join("data")).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().context("cannot start the server")?;
+        let stdout = child.stdout.take().context("the server has no standard output")?;
         let mut lines = BufReader::new(stdout).lines();
         let (mut http, mut amqp) = (None, None);
         while http.is_none() || amqp.is_none() {
@@ -70,10 +70,10 @@ impl Server {
                 _ => {}
             }
         }
-        // Whoever writes to a closed pipe is told so: it is read to the end.
+        // Read to the end, because writing to a closed pipe would be an error in the server.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        let http = http.context("the server has no HTTP")?;
-        let amqp = amqp.context("the server has no AMQP")?;
+        let http = http.context("the server has no HTTP address")?;
+        let amqp = amqp.context("the server has no AMQP address")?;
         let url = format!("malote://{http}");
         let servicebus = format!(
             "servicebus://Endpoint=sb://{amqp};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true"

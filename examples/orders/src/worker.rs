@@ -1,37 +1,36 @@
-//! A worker of the shop: this file is what you would write.
+//! The worker: all the code that a shop writes.
 
 use std::path::Path;
 use std::time::Duration;
 
 use malote::model::Dedup;
 use malote::once::sqlite::Sqlite;
-use malote::{Failure, Malote, Meta, QueueSpec, Retry, Sessions, Tx, Worker};
+use malote::{Failure, Malote, Meta, QueueSpec, Retry, SessionOptions, Tx, Worker};
 
 use crate::order::{Order, QUEUE};
 
-/// How long a worker that does not answer keeps its customers. One that was killed loses them as soon as its
-/// connection is gone.
+/// How long a frozen worker keeps its sessions. A killed worker loses them when its connection is lost.
 pub const LOCK: Duration = Duration::from_secs(4);
-/// Attempts before an order is given up.
+/// Attempts before an order is dead-lettered.
 pub const ATTEMPTS: u32 = 3;
 
-/// Applies an order. All that it writes is one transaction with the row that says "this message was handled": if the
-/// worker is killed at any point, either everything has happened or nothing.
+/// Applies an order. All writes, and the record that the message was handled, are one transaction. If the worker is
+/// killed at any point, either all of it happened or nothing.
 async fn apply(order: Order, meta: Meta, tx: Tx<Sqlite>) -> Result<(), Failure> {
     if order.crashes {
-        std::process::abort(); // a bug that takes the whole process with it
+        std::process::abort(); // a bug that crashes the whole process
     }
     if order.cents == 0 {
         return Err(Failure::retry("an order must cost something"));
     }
-    // Who sent it is in its headers: the same handler serves all three.
+    // The subject names the producer.
     let producer = meta.message().subject.clone().unwrap_or_default();
     tx.run(move |db| {
         db.execute(
             "insert into applied (id, customer, producer, number, worker) values (?1, ?2, ?3, ?4, ?5)",
             (&order.id, &order.customer, producer, order.number, std::process::id()),
         )?;
-        // Twice would be wrong: nothing in this statement knows of repeats.
+        // This statement does not detect repeated messages; the inbox of the transaction does.
         db.execute(
             "insert into customers (name, cents) values (?1, ?2)
              on conflict (name) do update set cents = cents + excluded.cents",
@@ -42,22 +41,22 @@ async fn apply(order: Order, meta: Meta, tx: Tx<Sqlite>) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Opens the shop's database. Its own tables have nothing to do with Malote; those of the inbox are made beside them.
+/// Opens the database of the shop. Malote adds its own tables.
 pub fn database(path: &Path) -> anyhow::Result<Sqlite> {
     let db = rusqlite::Connection::open(path)?;
     db.execute_batch(
         "create table if not exists applied (id text, customer text, producer text, number integer, worker integer);
          create table if not exists customers (name text primary key, cents integer);",
     )?;
-    Ok(Sqlite::over(db)?)
+    Ok(Sqlite::with_connection(db)?)
 }
 
-/// Makes the queue, where the broker lets us; else it must be there, with sessions.
+/// Creates the queue, if the broker supports it. Otherwise it must exist, with sessions.
 pub async fn declare(malote: &Malote, dedup: Option<Dedup>) -> Result<(), malote::Error> {
     if !malote.broker().capabilities().declare {
         return Ok(());
     }
-    // The worker counts attempts and lost workers itself: the queue need not give up earlier.
+    // The worker counts attempts and lost workers itself, so the queue needs no limit.
     let sessions = malote::model::Sessions::Dynamic;
     let spec = QueueSpec { sessions, dedup, failed_max: None, ..QueueSpec::default() };
     malote.declare(QUEUE, spec).await
@@ -66,14 +65,14 @@ pub async fn declare(malote: &Malote, dedup: Option<Dedup>) -> Result<(), malote
 /// Works until SIGTERM.
 pub async fn work(url: &str, db: &Path) -> anyhow::Result<()> {
     let malote = Malote::connect(url).await?;
-    of(&malote, database(db)?).run_until_signal().await?;
+    shop_worker(&malote, database(db)?).run_until_signal().await?;
     Ok(malote.close().await?)
 }
 
-/// A worker on a broker and the shop's database.
-pub fn of(malote: &Malote, db: Sqlite) -> Worker {
+/// The worker of the shop.
+pub fn shop_worker(malote: &Malote, db: Sqlite) -> Worker {
     let can = malote.broker().capabilities();
-    // Where nothing can be written on a message, a killed worker counts as an attempt: good orders need some to spare.
+    // If the broker cannot change properties, a killed worker counts as an attempt, so allow more of them.
     let attempts = if can.changes { ATTEMPTS } else { ATTEMPTS + 5 };
     let retry = match can.delay {
         true => Retry::fixed(Duration::from_millis(100), attempts),
@@ -82,9 +81,8 @@ pub fn of(malote: &Malote, db: Sqlite) -> Worker {
     Worker::new(malote, QUEUE)
         .handle(apply)
         .state(db)
-        // Eight customers at a time. SQLite writes one transaction after the other: to fetch ahead would only keep
-        // messages from other workers.
-        .with_sessions(Sessions { max: 8, prefetch: 1, ..Sessions::default() })
+        // Eight customers at a time. SQLite runs one transaction after the other, so a prefetch would not help.
+        .with_sessions(SessionOptions { max: 8, prefetch: 1, ..SessionOptions::default() })
         .retry(retry)
         .lock(LOCK)
 }

@@ -1,4 +1,4 @@
-//! A short run of the example, as a user would start it.
+//! Runs the example with few messages.
 #![allow(clippy::unwrap_used)] // a test
 
 use std::process::Command;
@@ -8,18 +8,18 @@ fn every_check_holds() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_orders"));
     command.args(["--orders", "300", "--customers", "12", "--kills", "2", "--freezes", "1"]);
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{error}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stdout}\n{stderr}");
     assert_eq!(
-        said.lines().filter(|line| line.trim_start().starts_with("ok ")).count(),
+        stdout.lines().filter(|line| line.trim_start().starts_with("ok ")).count(),
         8,
-        "{said}"
+        "{stdout}"
     );
 }
 
 #[test]
-fn a_broker_that_is_not_there_is_an_error() {
+fn an_unreachable_broker_is_an_error() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_orders"));
     let output = command.args(["--orders", "3", "--url", "malote://127.0.0.1:1"]).output().unwrap();
     assert!(!output.status.success());

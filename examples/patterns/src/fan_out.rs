@@ -1,7 +1,7 @@
-//! One event, several queues: billing, shipping and mail each get their own copy, all of them or none.
+//! One event for several queues: billing, shipping and mail each get a copy, all of them or none.
 //!
-//! The three messages are one step of the broker. There is no moment, and no crash, after which one queue has the event
-//! and another has not. If the receivers are not known to the sender, publish to a topic instead.
+//! The broker stores the three messages in one step, so that a crash cannot separate them. If the sender does not know
+//! the receivers, publish to a topic instead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use crate::Checks;
 const QUEUES: [&str; 3] = ["billing", "shipping", "mail"];
 const EVENTS: usize = 100;
 
-/// The same message for each of these queues, in one step.
+/// Sends the same message to each of these queues, in one step.
 async fn publish(malote: &Malote, queues: &[&str], id: &str, body: &str) -> anyhow::Result<()> {
     let mut all = Vec::new();
     for queue in queues {
@@ -39,13 +39,13 @@ pub async fn run(malote: &Malote, checks: &mut Checks) -> anyhow::Result<()> {
     for queue in QUEUES {
         malote.declare(queue, QueueSpec::default()).await?;
     }
-    for nth in 0..EVENTS {
-        publish(malote, &QUEUES, &format!("event-{nth}"), "an order was placed").await?;
+    for n in 0..EVENTS {
+        publish(malote, &QUEUES, &format!("event-{n}"), "an order was placed").await?;
     }
-    // One of these queues does not exist: none of them gets anything.
+    // One of these queues does not exist, so none of them gets the message.
     let refused = publish(malote, &["billing", "mail", "nowhere"], "lost", "half an event").await;
-    checks.line("a fan-out with a missing queue is refused", refused.is_err(), {
-        refused.err().map_or_else(|| "it was taken".into(), |error| error.to_string())
+    checks.check("a fan-out with a missing queue is refused", refused.is_err(), {
+        refused.err().map_or_else(|| "it was accepted".into(), |error| error.to_string())
     });
     let mut seen = Vec::new();
     for queue in QUEUES {
@@ -53,14 +53,14 @@ pub async fn run(malote: &Malote, checks: &mut Checks) -> anyhow::Result<()> {
         let worker = Worker::new(malote, queue).handle(count).state(count_of.clone());
         let worker = worker.start().await?;
         crate::work_queue::until(|| worker.counts().done as usize >= EVENTS).await?;
-        // Whatever came beyond would come now.
+        // Further messages, if there were any, would arrive now.
         tokio::time::sleep(Duration::from_millis(20)).await;
         worker.stop();
         worker.ended().await?;
         seen.push(count_of.load(Ordering::Relaxed));
     }
-    checks.line(
-        "every queue got every event, and nothing of the refused one",
+    checks.check(
+        "every queue got every event, and no copy of the refused one",
         seen.iter().all(|count| *count == EVENTS),
         format!("{seen:?} of {EVENTS} each"),
     );

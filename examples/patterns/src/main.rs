@@ -1,4 +1,4 @@
-//! Three ways to use queues, a file each. All of them run, one after the other, and check themselves:
+//! Three ways to use queues, each in its own file. They run one after the other and check their results:
 //!
 //! ```sh
 //! cargo run -p patterns               # or: fan-out, work-queue, request-reply
@@ -6,12 +6,11 @@
 //!
 //! | pattern | file |
 //! |---|---|
-//! | one event for several queues, all or none | `fan_out.rs` |
-//! | many workers, one queue, each job once | `work_queue.rs` |
-//! | a question and its answer | `request_reply.rs` |
+//! | one event for several queues, all of them or none | `fan_out.rs` |
+//! | many workers on one queue, each job done once | `work_queue.rs` |
+//! | a request and its reply | `request_reply.rs` |
 //!
-//! The broker is the engine in this process, with its data in a temporary directory; `--url malote://HOST:PORT` uses a
-//! server.
+//! The broker runs in this process, with its data in a temporary directory. `--url malote://HOST:PORT` uses a server.
 
 mod fan_out;
 mod request_reply;
@@ -25,9 +24,9 @@ use malote::Malote;
 #[derive(Parser)]
 #[command(about = "Fan-out, work queue, request and reply")]
 struct Args {
-    /// Only this one
+    /// Run only this pattern
     pattern: Option<Pattern>,
-    /// A broker without queues of these names; the engine in this process unless it is given
+    /// URL of a broker without queues of these names [default: the broker in this process]
     #[arg(long)]
     url: Option<String>,
 }
@@ -39,27 +38,27 @@ enum Pattern {
     RequestReply,
 }
 
-/// What was checked, as it is printed.
+/// Prints the results of checks.
 pub struct Checks {
-    right: bool,
+    passed: bool,
 }
 
 impl Checks {
-    /// One line of them.
-    pub fn line(&mut self, what: &str, so: bool, figures: String) {
-        println!("  {}  {what}: {figures}", if so { "ok   " } else { "WRONG" });
-        self.right &= so;
+    /// Prints one check.
+    pub fn check(&mut self, what: &str, holds: bool, figures: String) {
+        println!("  {}  {what}: {figures}", if holds { "ok    " } else { "FAILED" });
+        self.passed &= holds;
     }
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
-    let home = tempfile::tempdir()?;
-    let embedded = || format!("embedded:{}", home.path().display());
+    let directory = tempfile::tempdir()?;
+    let embedded = || format!("embedded:{}", directory.path().display());
     let malote = Malote::connect(&args.url.unwrap_or_else(embedded)).await?;
     let wanted = |pattern| args.pattern.is_none_or(|only| only == pattern);
-    let mut checks = Checks { right: true };
+    let mut checks = Checks { passed: true };
     if wanted(Pattern::FanOut) {
         println!("fan-out");
         fan_out::run(&malote, &mut checks).await?;
@@ -73,5 +72,5 @@ async fn main() -> anyhow::Result<ExitCode> {
         request_reply::run(&malote, &mut checks).await?;
     }
     malote.close().await?;
-    Ok(if checks.right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if checks.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

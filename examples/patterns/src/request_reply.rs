@@ -1,8 +1,6 @@
-//! A question and its answer. The request names where the answer goes and what it must carry; `malote.request` and
-//! `Reply` do both.
+//! A request and its reply. `malote.request` sets the reply address and the correlation id, and `Reply` uses them.
 //!
-//! A request expires when nobody waits for its answer any more: a service that comes back from a long pause does not
-//! work through questions whose askers are gone.
+//! A request expires when its caller stops waiting. A service that was down does not spend time on expired requests.
 
 use std::time::Duration;
 
@@ -14,7 +12,7 @@ use crate::Checks;
 const QUEUE: &str = "prices";
 
 #[derive(Serialize, Deserialize)]
-struct Question {
+struct PriceRequest {
     item: String,
     count: u64,
 }
@@ -24,44 +22,48 @@ struct Price {
     cents: u64,
 }
 
-async fn price(question: Question, reply: Reply) -> Result<(), Failure> {
-    let each = question.item.len() as u64 * 100;
-    reply.send(&Price { cents: each * question.count }).await
+async fn price(request: PriceRequest, reply: Reply) -> Result<(), Failure> {
+    let each = request.item.len() as u64 * 100;
+    reply.send(&Price { cents: each * request.count }).await
 }
 
 pub async fn run(malote: &Malote, checks: &mut Checks) -> anyhow::Result<()> {
     malote.declare(QUEUE, QueueSpec::default()).await?;
-    let ask = |count| Question { item: "book".into(), count };
-    // Nobody is there to answer yet.
+    let price_request = |count| PriceRequest { item: "book".into(), count };
+    // No worker is running yet.
     let short = Duration::from_millis(50);
-    let unanswered = malote.request(QUEUE, &ask(1)).timeout(short).await;
-    checks.line(
-        "a question that nobody answers ends with its time",
-        matches!(unanswered, Err(Error::NoAnswer { .. })),
-        unanswered.err().map_or_else(|| "it was answered".into(), |error| error.to_string()),
+    let unanswered = malote.request(QUEUE, &price_request(1)).timeout(short).await;
+    checks.check(
+        "a request without a reply fails after its time-out",
+        matches!(unanswered, Err(Error::NoReply { .. })),
+        unanswered.err().map_or_else(|| "it got a reply".into(), |error| error.to_string()),
     );
     tokio::time::sleep(short).await;
     let worker = Worker::new(malote, QUEUE).handle(price).start().await?;
-    let mut asked = Vec::new();
+    let mut requests = Vec::new();
     for count in 1..=50 {
-        let asking = malote.request(QUEUE, &ask(count));
-        asked.push(tokio::spawn(async move {
-            let price: Price = asking.await?.json()?;
+        let request = malote.request(QUEUE, &price_request(count));
+        requests.push(tokio::spawn(async move {
+            let price: Price = request.await?.json()?;
             anyhow::Ok(price.cents == 400 * count)
         }));
     }
-    let mut right = 0;
-    for one in asked {
-        right += usize::from(one.await??);
+    let mut correct = 0;
+    for one in requests {
+        correct += usize::from(one.await??);
     }
-    checks.line("fifty at once got the answer to their own", right == 50, format!("{right} of 50"));
-    let worked = worker.counts().started;
+    checks.check(
+        "fifty concurrent requests got their own replies",
+        correct == 50,
+        format!("{correct} of 50"),
+    );
+    let handled = worker.counts().started;
     worker.stop();
     worker.ended().await?;
-    checks.line(
-        "nobody worked on the one that had expired",
-        worked == 50,
-        format!("{worked} questions were worked on"),
+    checks.check(
+        "no handler ran for the expired request",
+        handled == 50,
+        format!("{handled} requests handled"),
     );
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! One queue, many workers: whoever is free takes the next job. Each job is one worker's at a time, a job that fails
-//! comes again, and one that always fails goes to the dead letters instead of standing in the way.
+//! One queue and many workers: a free worker takes the next job. Each job is handled by one worker at a time. A failed
+//! job is retried. A job that always fails is dead-lettered and does not block the others.
 //!
-//! Add processes to get more done; nothing else changes.
+//! To get more done, start more processes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,15 +22,15 @@ struct Resize {
     picture: u32,
 }
 
-/// Who did what.
+/// The workers that did each job.
 type Done = Arc<Mutex<HashMap<u32, Vec<usize>>>>;
 
-struct Me(usize);
+struct WorkerNumber(usize);
 
 async fn resize(
     job: Resize,
     Attempt(attempt): Attempt,
-    me: State<Me>,
+    worker: State<WorkerNumber>,
     done: State<Done>,
 ) -> Result<(), Failure> {
     tokio::time::sleep(Duration::from_millis(1)).await; // the work
@@ -40,15 +40,19 @@ async fn resize(
     if job.picture % 10 == 3 && attempt == 1 {
         return Err(Failure::retry("the disk was full")); // once
     }
-    done.lock().unwrap_or_else(PoisonError::into_inner).entry(job.picture).or_default().push(me.0);
+    done.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .entry(job.picture)
+        .or_default()
+        .push(worker.0);
     Ok(())
 }
 
-/// Waits until something is so.
-pub async fn until(is_so: impl Fn() -> bool) -> anyhow::Result<()> {
-    let begun = tokio::time::Instant::now();
-    while !is_so() {
-        ensure!(begun.elapsed() < Duration::from_secs(120), "it stands still");
+/// Waits until a condition is true.
+pub async fn until(is_true: impl Fn() -> bool) -> anyhow::Result<()> {
+    let started = tokio::time::Instant::now();
+    while !is_true() {
+        ensure!(started.elapsed() < Duration::from_secs(120), "timed out");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     Ok(())
@@ -61,9 +65,10 @@ pub async fn run(malote: &Malote, checks: &mut Checks) -> anyhow::Result<()> {
     }
     let done = Done::default();
     let mut workers = Vec::new();
-    for nth in 0..WORKERS {
+    for number in 0..WORKERS {
         let worker = Worker::new(malote, QUEUE).handle(resize).slots(4);
-        let worker = worker.retry(Retry::at_once(3)).state(Me(nth)).state(done.clone());
+        let worker =
+            worker.retry(Retry::at_once(3)).state(WorkerNumber(number)).state(done.clone());
         workers.push(worker.start().await?);
     }
     let counted =
@@ -76,17 +81,17 @@ pub async fn run(malote: &Malote, checks: &mut Checks) -> anyhow::Result<()> {
     }
     let done = done.lock().unwrap_or_else(PoisonError::into_inner);
     let broken = (0..JOBS).filter(|picture| picture % 50 == 7).count();
-    checks.line(
-        "every job that can be done was done once",
+    checks.check(
+        "every other job was done once",
         done.len() == JOBS as usize - broken && done.values().all(|by| by.len() == 1),
-        format!("{} of {} jobs, {retried} attempts more", done.len(), JOBS as usize - broken),
+        format!("{} of {} jobs, {retried} retries", done.len(), JOBS as usize - broken),
     );
     let mut by: Vec<usize> = done.values().flatten().copied().collect();
     by.sort_unstable();
     by.dedup();
-    checks.line("the work was shared", by.len() > 1, format!("{} workers", by.len()));
-    checks.line(
-        "what always fails is a dead letter",
+    checks.check("the workers shared the work", by.len() > 1, format!("{} workers", by.len()));
+    checks.check(
+        "jobs that always fail are dead-lettered",
         dead as usize == broken,
         format!("{dead} of {broken}"),
     );

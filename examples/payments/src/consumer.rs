@@ -1,8 +1,8 @@
-//! The payment consumer: this file is what you would write.
+//! The payment consumer: all the code that a shop writes.
 //!
-//! An intent is written before the provider is asked, its answer after that. Both are keyed by the message's
-//! idempotency key, which is the same on every attempt: whoever comes again finds the answer, or asks again with the
-//! same key. What follows from a charge goes through a second queue, whose handler writes with an inbox.
+//! It records an intent before it calls the provider, and the answer after that. Both have the idempotency key of the
+//! message, which is the same on every attempt. A repeated delivery finds the answer, or calls again with the same key.
+//! A message about the charge goes to a second queue, whose handler writes with an inbox.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::provider::Provider;
 
 pub const PAYMENTS: &str = "payments";
 pub const RECEIPTS: &str = "receipts";
-/// How often, and how fast, a payment is tried again.
+/// Attempts for a payment, and the delay between them.
 const ATTEMPTS: u32 = 50;
-const AGAIN: Duration = Duration::from_millis(50);
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Payment {
@@ -32,7 +32,7 @@ pub struct Charged {
     pub receipt: i64,
 }
 
-/// Charges a card: an effect that no transaction of ours can take back.
+/// Charges a card. No transaction can undo this effect.
 async fn charge(
     payment: Payment,
     meta: Meta,
@@ -41,25 +41,25 @@ async fn charge(
     malote: State<Malote>,
 ) -> Result<(), Failure> {
     let key = meta.idempotency_key();
-    let receipt = match intend(&shop, key).await? {
-        Some(receipt) => receipt, // charged before, and it was written down
+    let receipt = match record_intent(&shop, key).await? {
+        Some(receipt) => receipt, // charged before, and recorded
         None => {
             let charged = provider.charge(key, payment.cents).await;
-            // Its fault, not the message's: a breaker counts it, and stops taking payments if it goes on.
+            // The breaker counts failures of the provider, and stops the worker if there are many.
             let receipt = charged.map_err(|error| Failure::of_dependency("provider", error))?;
-            answered(&shop, key, receipt.number).await?;
-            provider.end_worker(key, receipt.calls, 13); // written down, and nobody was told
+            record_receipt(&shop, key, receipt.number).await?;
+            provider.crash_worker(key, receipt.calls, 13); // recorded, but not settled
             receipt.number
         }
     };
-    // A repeat has the same id: the inbox of whoever takes it knows it.
+    // A repeated message has the same id, which the inbox of the second handler recognizes.
     let Payment { customer, cents } = payment;
     malote.send(RECEIPTS, &Charged { customer, cents, receipt }).id(key).await?;
     Ok(())
 }
 
-/// Writes down that this key is about to be charged. The receipt, if it was already.
-async fn intend(shop: &Sqlite, key: &str) -> Result<Option<i64>, malote::Error> {
+/// Records that this key is about to be charged. Returns the receipt if it was charged before.
+async fn record_intent(shop: &Sqlite, key: &str) -> Result<Option<i64>, malote::Error> {
     let key = key.to_owned();
     shop.run(move |db| {
         db.execute("insert or ignore into intents (key) values (?1)", [&key])?;
@@ -68,14 +68,14 @@ async fn intend(shop: &Sqlite, key: &str) -> Result<Option<i64>, malote::Error> 
     .await
 }
 
-/// Writes down what the provider said.
-async fn answered(shop: &Sqlite, key: &str, receipt: i64) -> Result<(), malote::Error> {
+/// Records the answer of the provider.
+async fn record_receipt(shop: &Sqlite, key: &str, receipt: i64) -> Result<(), malote::Error> {
     let key = key.to_owned();
     let write = "update intents set receipt = ?2 where key = ?1";
     shop.run(move |db| db.execute(write, (key, receipt)).map(drop)).await
 }
 
-/// Books a charge. Nothing in these statements knows of repeats: the transaction's inbox does.
+/// Books a charge. The statement does not detect repeated messages; the inbox of the transaction does.
 async fn book(charged: Charged, tx: Tx<Sqlite>) -> Result<(), Failure> {
     tx.run(move |db| {
         let Charged { customer, cents, receipt } = charged;
@@ -92,7 +92,7 @@ async fn book(charged: Charged, tx: Tx<Sqlite>) -> Result<(), Failure> {
 pub fn database(path: &Path) -> anyhow::Result<Sqlite> {
     let db = rusqlite::Connection::open(path)?;
     db.execute_batch(TABLES)?;
-    Ok(Sqlite::over(db)?)
+    Ok(Sqlite::with_connection(db)?)
 }
 
 const TABLES: &str = "
@@ -100,13 +100,13 @@ create table if not exists intents (key text primary key, receipt integer);
 create table if not exists bookings (customer text, cents integer, receipt integer);
 ";
 
-/// Bookings so far, and their sum.
+/// The number of bookings and their sum.
 pub async fn booked(shop: &Sqlite) -> Result<(u32, i64), malote::Error> {
     let sum = "select count(*), coalesce(sum(cents), 0) from bookings";
     shop.run(move |db| db.query_row(sum, [], |row| Ok((row.get(0)?, row.get(1)?)))).await
 }
 
-/// Makes the queues, where the broker lets us.
+/// Creates the queues, if the broker supports it.
 pub async fn declare(malote: &Malote) -> Result<(), malote::Error> {
     if malote.broker().capabilities().declare {
         for queue in [PAYMENTS, RECEIPTS] {
@@ -119,7 +119,7 @@ pub async fn declare(malote: &Malote) -> Result<(), malote::Error> {
 /// The worker that charges.
 pub fn charging(malote: &Malote, shop: Sqlite, provider: Provider) -> Worker {
     let delay = malote.broker().capabilities().delay;
-    let retry = if delay { Retry::fixed(AGAIN, ATTEMPTS) } else { Retry::at_once(ATTEMPTS) };
+    let retry = if delay { Retry::fixed(RETRY_DELAY, ATTEMPTS) } else { Retry::at_once(ATTEMPTS) };
     let worker = Worker::new(malote, PAYMENTS).handle(charge).slots(4).retry(retry);
     let worker = worker.breaker(Breaker::of("provider"));
     worker.state(shop).state(provider).state(malote.clone())
@@ -128,7 +128,7 @@ pub fn charging(malote: &Malote, shop: Sqlite, provider: Provider) -> Worker {
 /// The worker that books.
 pub fn booking(malote: &Malote, shop: Sqlite) -> Worker {
     let delay = malote.broker().capabilities().delay;
-    let retry = if delay { Retry::fixed(AGAIN, ATTEMPTS) } else { Retry::at_once(ATTEMPTS) };
+    let retry = if delay { Retry::fixed(RETRY_DELAY, ATTEMPTS) } else { Retry::at_once(ATTEMPTS) };
     Worker::new(malote, RECEIPTS).handle(book).slots(4).state(shop).retry(retry)
 }
 
@@ -141,30 +141,30 @@ pub async fn work(url: &str, shop: Sqlite, provider: Provider) -> anyhow::Result
     Ok(malote.close().await?)
 }
 
-/// The four ways in which it could go wrong, each by itself and in milliseconds.
+/// The four usual failures of such a consumer, each in milliseconds.
 #[cfg(test)]
 mod tests {
     use super::*;
     use malote::testing::TestBroker;
 
-    struct Desk {
+    struct Fixture {
         broker: TestBroker,
         shop: Sqlite,
         provider: Provider,
-        _home: tempfile::TempDir,
+        _directory: tempfile::TempDir,
     }
 
-    impl Desk {
-        /// With one payment.
+    impl Fixture {
+        /// A broker with one payment.
         async fn new() -> Self {
             let broker = TestBroker::new().unwrap();
             declare(broker.malote()).await.unwrap();
             let payment = Payment { customer: "ana".to_owned(), cents: 500 };
             broker.malote().send(PAYMENTS, &payment).id("payment-0").await.unwrap();
-            let home = tempfile::tempdir().unwrap();
-            let shop = database(&home.path().join("shop.db")).unwrap();
-            let provider = Provider::at(&home.path().join("provider.db")).unwrap();
-            Self { broker, shop, provider, _home: home }
+            let directory = tempfile::tempdir().unwrap();
+            let shop = database(&directory.path().join("shop.db")).unwrap();
+            let provider = Provider::at(&directory.path().join("provider.db")).unwrap();
+            Self { broker, shop, provider, _directory: directory }
         }
 
         async fn drain(&self) {
@@ -174,13 +174,13 @@ mod tests {
             self.broker.drain(booking(malote, self.shop.clone())).await.unwrap();
         }
 
-        /// Time goes by, and what waits is tried again.
-        async fn later(&self) {
+        /// Lets the retry delay pass, and drains the queues.
+        async fn retry(&self) {
             self.broker.advance(Duration::from_secs(1));
             self.drain().await;
         }
 
-        /// One charge, one booking, however many calls.
+        /// Checks that there is one charge and one booking after this number of calls.
         async fn assert_once(&self, calls: u32) {
             assert_eq!(self.provider.totals().await.unwrap(), (1, 500, calls));
             assert_eq!(booked(&self.shop).await.unwrap(), (1, 500));
@@ -189,39 +189,47 @@ mod tests {
 
     #[tokio::test]
     async fn a_duplicate_delivery_is_one_charge() {
-        let desk = Desk::new().await;
-        desk.broker.repeat_messages(2);
-        desk.drain().await;
-        desk.assert_once(1).await;
+        let fixture = Fixture::new().await;
+        fixture.broker.repeat_messages(2);
+        fixture.drain().await;
+        fixture.assert_once(1).await;
     }
 
     #[tokio::test]
     async fn while_the_database_is_down_nothing_is_charged() {
-        let desk = Desk::new().await;
-        desk.shop.run(|db| db.execute_batch("alter table intents rename to away")).await.unwrap();
-        desk.drain().await;
-        assert_eq!(desk.provider.totals().await.unwrap(), (0, 0, 0));
-        desk.shop.run(|db| db.execute_batch("alter table away rename to intents")).await.unwrap();
-        desk.later().await;
-        desk.assert_once(1).await;
+        let fixture = Fixture::new().await;
+        fixture
+            .shop
+            .run(|db| db.execute_batch("alter table intents rename to away"))
+            .await
+            .unwrap();
+        fixture.drain().await;
+        assert_eq!(fixture.provider.totals().await.unwrap(), (0, 0, 0));
+        fixture
+            .shop
+            .run(|db| db.execute_batch("alter table away rename to intents"))
+            .await
+            .unwrap();
+        fixture.retry().await;
+        fixture.assert_once(1).await;
     }
 
     #[tokio::test]
     async fn while_the_provider_is_down_the_payment_waits() {
-        let desk = Desk::new().await;
-        desk.provider.set_down(true);
-        desk.drain().await;
-        assert_eq!(desk.provider.totals().await.unwrap(), (0, 0, 0));
-        desk.provider.set_down(false);
-        desk.later().await;
-        desk.assert_once(1).await;
+        let fixture = Fixture::new().await;
+        fixture.provider.set_down(true);
+        fixture.drain().await;
+        assert_eq!(fixture.provider.totals().await.unwrap(), (0, 0, 0));
+        fixture.provider.set_down(false);
+        fixture.retry().await;
+        fixture.assert_once(1).await;
     }
 
-    /// Charged, and the worker died before it could write that down.
+    /// The payment was charged, but the receipt could not be recorded.
     #[tokio::test]
-    async fn a_redelivery_after_half_of_the_work_is_one_charge() {
-        let desk = Desk::new().await;
-        desk.shop
+    async fn a_redelivery_between_charge_and_record_is_one_charge() {
+        let fixture = Fixture::new().await;
+        fixture.shop
             .run(|db| {
                 db.execute_batch(
                     "create trigger full before update on intents begin select raise(abort, 'disk full'); end",
@@ -229,10 +237,10 @@ mod tests {
             })
             .await
             .unwrap();
-        desk.drain().await;
-        assert_eq!(desk.provider.totals().await.unwrap(), (1, 500, 1));
-        desk.shop.run(|db| db.execute_batch("drop trigger full")).await.unwrap();
-        desk.later().await;
-        desk.assert_once(2).await;
+        fixture.drain().await;
+        assert_eq!(fixture.provider.totals().await.unwrap(), (1, 500, 1));
+        fixture.shop.run(|db| db.execute_batch("drop trigger full")).await.unwrap();
+        fixture.retry().await;
+        fixture.assert_once(2).await;
     }
 }

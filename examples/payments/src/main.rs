@@ -1,13 +1,13 @@
-//! A payment is an effect outside of the database: no transaction of ours can take it back. Each is charged exactly
-//! once all the same, while the worker dies between the charge and its record, messages come twice, and the provider
-//! is down now and then.
+//! A payment is an effect outside the database, which no transaction can undo. Each payment is still charged exactly
+//! once, while the worker dies between the charge and its record, messages are delivered twice, and the provider loses
+//! answers.
 //!
 //! ```sh
 //! cargo run -p payments
 //! ```
 //!
-//! Read `consumer.rs` first: it is all that a shop would write. `provider.rs` plays the bank and counts. The broker is
-//! the engine in the worker's own process: it is killed with it, and recovers with it.
+//! Start with `consumer.rs`: it is all the code that a shop writes. `provider.rs` simulates the bank. The broker runs
+//! in the process of the worker. It is killed with the worker, and recovers.
 
 mod consumer;
 mod provider;
@@ -27,10 +27,10 @@ use tokio::time::Instant;
 use consumer::Payment;
 use provider::Provider;
 
-/// One payment of so many is sent twice.
+/// Every tenth payment is sent twice.
 const TWICE_EVERY: u32 = 10;
-/// If nothing moves for so long, something is wrong.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// The example fails after this time without progress.
+const STALL_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Parser)]
 #[command(
@@ -39,10 +39,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct Args {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Payments in all
+    /// Number of payments
     #[arg(long, default_value_t = 200)]
     payments: u32,
-    /// A broker with empty queues `payments` and `receipts`; the engine in the worker's process unless it is given
+    /// URL of a broker with empty queues `payments` and `receipts` [default: the broker in the process of the worker]
     #[arg(long)]
     url: Option<String>,
 }
@@ -51,34 +51,34 @@ struct Args {
 enum Role {
     /// A worker (started by this program)
     #[command(hide = true)]
-    Work { url: String, home: PathBuf },
+    Work { url: String, directory: PathBuf },
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
-    if let Some(Role::Work { url, home }) = args.role {
-        let shop = consumer::database(&home.join("shop.db"))?;
-        let provider = Provider::at(&home.join("provider.db"))?.that_ends_workers();
+    if let Some(Role::Work { url, directory }) = args.role {
+        let shop = consumer::database(&directory.join("shop.db"))?;
+        let provider = Provider::at(&directory.join("provider.db"))?.that_crashes_workers();
         consumer::work(&url, shop, provider).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    let home = tempfile::tempdir()?;
-    let embedded = || format!("embedded:{}", home.path().join("data").display());
+    let directory = tempfile::tempdir()?;
+    let embedded = || format!("embedded:{}", directory.path().join("data").display());
     let url = args.url.clone().unwrap_or_else(embedded);
-    // Another broker's URL may hold a password.
+    // A URL may contain a password, so print only its scheme.
     let name = args.url.as_ref().and_then(|url| url.split(':').next()).unwrap_or(&url);
     println!("{} payments, some of them sent twice, on {name}", args.payments);
     send(&url, args.payments).await?;
-    let shop = consumer::database(&home.path().join("shop.db"))?;
-    let provider = Provider::at(&home.path().join("provider.db"))?;
-    let died = work(&url, home.path(), &shop, args.payments).await?;
-    println!("the worker died {died} times, right before or right after a charge or its record");
-    let right = check(args.payments, died, &shop, &provider).await?;
-    Ok(if right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let shop = consumer::database(&directory.path().join("shop.db"))?;
+    let provider = Provider::at(&directory.path().join("provider.db"))?;
+    let died = work(&url, directory.path(), &shop, args.payments).await?;
+    println!("the worker died {died} times, before or after a charge or its record");
+    let passed = check(args.payments, died, &shop, &provider).await?;
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Sends all payments. Somebody who hears no answer sends again, under the same id.
+/// Sends all payments. Some are sent twice with the same id, like a client that got no answer.
 async fn send(url: &str, count: u32) -> anyhow::Result<()> {
     let malote = Malote::connect(url).await?;
     consumer::declare(&malote).await?;
@@ -95,15 +95,15 @@ fn cents(nth: u32) -> i64 {
     100 + i64::from(nth)
 }
 
-/// Runs a worker, and another one each time it died, until all is booked. How often it died.
-async fn work(url: &str, home: &Path, shop: &Sqlite, count: u32) -> anyhow::Result<usize> {
+/// Runs a worker, and another one after each crash, until all payments are booked. Returns the number of crashes.
+async fn work(url: &str, directory: &Path, shop: &Sqlite, count: u32) -> anyhow::Result<usize> {
     let start = || {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("work").arg(url).arg(home).kill_on_drop(true);
+        command.arg("work").arg(url).arg(directory).kill_on_drop(true);
         anyhow::Ok(command.spawn()?)
     };
     let mut worker = start()?;
-    let (mut died, mut before, mut moved) = (0, 0, Instant::now());
+    let (mut died, mut before, mut progress_at) = (0, 0, Instant::now());
     loop {
         if worker.try_wait()?.is_some() {
             died += 1;
@@ -114,9 +114,12 @@ async fn work(url: &str, home: &Path, shop: &Sqlite, count: u32) -> anyhow::Resu
             break;
         }
         if booked != before {
-            (before, moved) = (booked, Instant::now());
+            (before, progress_at) = (booked, Instant::now());
         }
-        ensure!(moved.elapsed() < PATIENCE, "it stands still: {booked} of {count} are booked");
+        ensure!(
+            progress_at.elapsed() < STALL_TIMEOUT,
+            "no progress: {booked} of {count} payments are booked"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     stop(&mut worker).await?;
@@ -125,13 +128,13 @@ async fn work(url: &str, home: &Path, shop: &Sqlite, count: u32) -> anyhow::Resu
 
 async fn stop(worker: &mut Child) -> anyhow::Result<()> {
     let id = worker.id().and_then(|id| i32::try_from(id).ok());
-    kill_process(id.and_then(Pid::from_raw).context("the worker is gone")?, Signal::TERM)?;
+    kill_process(id.and_then(Pid::from_raw).context("the worker has ended")?, Signal::TERM)?;
     let status = worker.wait().await?;
-    ensure!(status.success(), "a worker that was asked to stop failed: {status}");
+    ensure!(status.success(), "the worker failed during its shutdown: {status}");
     Ok(())
 }
 
-/// Prints what was checked. Whether all is right.
+/// Prints the results of all checks. Returns whether they passed.
 async fn check(
     count: u32,
     died: usize,
@@ -141,10 +144,10 @@ async fn check(
     let (charges, charged, calls) = provider.totals().await?;
     let (bookings, booked) = consumer::booked(shop).await?;
     let due: i64 = (0..count).map(cents).sum();
-    let mut right = true;
-    let mut line = |what: &str, so: bool, figures: String| {
-        println!("  {}  {what}: {figures}", if so { "ok   " } else { "WRONG" });
-        right &= so;
+    let mut passed = true;
+    let mut line = |what: &str, holds: bool, figures: String| {
+        println!("  {}  {what}: {figures}", if holds { "ok    " } else { "FAILED" });
+        passed &= holds;
     };
     line(
         "every payment was charged exactly once",
@@ -157,10 +160,10 @@ async fn check(
         format!("{bookings} of {count} bookings, {booked} of {due} cents"),
     );
     line(
-        "it was asked more often than it charged: repeats were known by their key",
+        "the provider recognized repeated calls by their key",
         calls > charges,
-        format!("{calls} calls"),
+        format!("{calls} calls for {charges} charges"),
     );
-    line("workers died on the way", died > 0, format!("{died} times"));
-    Ok(right)
+    line("workers died during the run", died > 0, format!("{died} times"));
+    Ok(passed)
 }

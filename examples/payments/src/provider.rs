@@ -1,5 +1,5 @@
-//! The payment provider: somebody else's system, with a database of its own. Like all of its kind it knows a repeat by
-//! its idempotency key, and answers it as it answered the first. It counts every call.
+//! The payment provider: an external system with its own database. It recognizes repeated calls by their idempotency
+//! key and returns the same answer. It counts all calls.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,23 +7,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use malote::once::sqlite::Sqlite;
 
-/// The way to it.
+/// A client of the provider.
 #[derive(Clone)]
 pub struct Provider {
     db: Sqlite,
     down: Arc<AtomicBool>,
-    ends_workers: bool,
+    crashes_workers: bool,
 }
 
-/// What it says to a charge.
+/// The answer to a charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     pub number: i64,
-    /// How often this key was asked for, this time included.
+    /// Number of calls with this key, including this one.
     pub calls: i64,
 }
 
-/// It does not answer.
+/// The provider did not answer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unavailable(pub String);
 
@@ -40,16 +40,16 @@ impl Provider {
             "create table if not exists charges (number integer primary key, key text unique, cents integer);
              create table if not exists calls (key text primary key, count integer);",
         )?;
-        Ok(Self { db: Sqlite::over(db)?, down: Arc::default(), ends_workers: false })
+        Ok(Self { db: Sqlite::with_connection(db)?, down: Arc::default(), crashes_workers: false })
     }
 
-    /// For whoever works on it: some charges end the process that asked.
-    pub fn that_ends_workers(mut self) -> Self {
-        self.ends_workers = true;
+    /// Enables crashes and lost answers, for workers.
+    pub fn that_crashes_workers(mut self) -> Self {
+        self.crashes_workers = true;
         self
     }
 
-    /// Charges, or finds the charge of this key. The first call of some keys is not answered.
+    /// Charges once per key. The answer to the first call of some keys is lost.
     pub async fn charge(&self, key: &str, cents: i64) -> Result<Receipt, Unavailable> {
         let wrong = |error: malote::Error| Unavailable(error.to_string());
         if self.down.load(Ordering::SeqCst) {
@@ -65,7 +65,7 @@ impl Provider {
             })
             .await
             .map_err(wrong)?;
-        self.end_worker(key, calls, 3); // before the charge
+        self.crash_worker(key, calls, 3); // before the charge
         let of = key.to_owned();
         let number = self
             .db
@@ -78,21 +78,21 @@ impl Provider {
             })
             .await
             .map_err(wrong)?;
-        self.end_worker(key, calls, 11); // after it, and before anybody knows
-        if self.ends_workers && calls == 1 && nth(key) % 20 == 17 {
-            return Err(Unavailable("charged, and the answer was lost".to_owned()));
+        self.crash_worker(key, calls, 11); // after the charge, before the answer
+        if self.crashes_workers && calls == 1 && nth(key) % 20 == 17 {
+            return Err(Unavailable("the answer was lost after the charge".to_owned()));
         }
         Ok(Receipt { number, calls })
     }
 
-    /// Ends the process at the first call of one key in twenty.
-    pub fn end_worker(&self, key: &str, calls: i64, which: u32) {
-        if self.ends_workers && calls == 1 && nth(key) % 20 == which {
+    /// Ends the process at the first call of one in twenty keys.
+    pub fn crash_worker(&self, key: &str, calls: i64, which: u32) {
+        if self.crashes_workers && calls == 1 && nth(key) % 20 == which {
             std::process::abort();
         }
     }
 
-    /// Charges, cents and calls.
+    /// The numbers of charges, cents and calls.
     pub async fn totals(&self) -> anyhow::Result<(u32, i64, u32)> {
         let totals = self.db.run(|db| {
             let charged = "select count(*), coalesce(sum(cents), 0) from charges";
@@ -104,7 +104,7 @@ impl Provider {
         Ok(totals.await?)
     }
 
-    /// While it is down, nobody is answered.
+    /// While the provider is down, calls fail.
     #[cfg(test)]
     pub fn set_down(&self, down: bool) {
         self.down.store(down, Ordering::SeqCst);

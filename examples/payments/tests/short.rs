@@ -1,4 +1,4 @@
-//! A short run of the example, as a user would start it.
+//! Runs the example with few messages.
 #![allow(clippy::unwrap_used)] // a test
 
 use std::process::Command;
@@ -7,12 +7,12 @@ use std::process::Command;
 fn every_check_holds() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_payments"));
     let output = command.args(["--payments", "40"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{error}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stdout}\n{stderr}");
     assert_eq!(
-        said.lines().filter(|line| line.trim_start().starts_with("ok ")).count(),
+        stdout.lines().filter(|line| line.trim_start().starts_with("ok ")).count(),
         4,
-        "{said}"
+        "{stdout}"
     );
 }

@@ -1,13 +1,13 @@
-//! An order is reserved, charged and shipped, at three companies that know nothing of one another. Either all of it
-//! happens or nothing of it is left, while the worker dies before and after each of these things, answers are lost, and
-//! some orders cannot be fulfilled.
+//! An order is reserved, charged and shipped at three companies that know nothing about each other. Either all steps
+//! are done, or all effects are compensated. The worker dies before and after each step, answers are lost, and some
+//! orders cannot be fulfilled.
 //!
 //! ```sh
 //! cargo run -p saga
 //! ```
 //!
-//! Read `order.rs` first: it is all that a shop would write. `services.rs` plays the companies. The broker is the engine
-//! in the worker's own process: it is killed with it, and recovers with it.
+//! Start with `order.rs`: it is all the code that a shop writes. `services.rs` simulates the companies. The broker runs
+//! in the process of the worker. It is killed with the worker, and recovers.
 
 mod order;
 mod services;
@@ -26,12 +26,12 @@ use services::Services;
 
 #[derive(Parser)]
 #[command(
-    about = "Orders in three steps, all done or all taken back, while workers die at every point"
+    about = "Orders in three steps, all done or all compensated, while workers die at every point"
 )]
 struct Args {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Orders in all
+    /// Number of orders
     #[arg(long, default_value_t = 120)]
     orders: usize,
 }
@@ -40,32 +40,32 @@ struct Args {
 enum Role {
     /// A worker (started by this program)
     #[command(hide = true)]
-    Work { home: PathBuf, count: usize },
+    Work { directory: PathBuf, count: usize },
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
-    if let Some(Role::Work { home, count }) = args.role {
-        let services = Services::at(&home.join("services.db"))?.that_end_workers();
-        order::work(&url(&home), services, count).await?;
+    if let Some(Role::Work { directory, count }) = args.role {
+        let services = Services::at(&directory.join("services.db"))?.that_crash_workers();
+        order::work(&url(&directory), services, count).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    let home = tempfile::tempdir()?;
-    println!("{} orders, each started twice, on {}", args.orders, url(home.path()));
-    start(home.path(), args.orders).await?;
-    let died = work(home.path(), args.orders).await?;
-    println!("the worker died {died} times, before or after something was done");
-    let right = check(home.path(), args.orders, died).await?;
-    Ok(if right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let directory = tempfile::tempdir()?;
+    println!("{} orders, each started twice, on {}", args.orders, url(directory.path()));
+    start(directory.path(), args.orders).await?;
+    let died = work(directory.path(), args.orders).await?;
+    println!("the worker died {died} times, before or after an effect");
+    let passed = check(directory.path(), args.orders, died).await?;
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn url(home: &Path) -> String {
-    format!("embedded:{}", home.join("data").display())
+fn url(directory: &Path) -> String {
+    format!("embedded:{}", directory.join("data").display())
 }
 
-/// Some cannot be had, some cannot be paid, some cannot be shipped.
-fn nth(nth: usize) -> Order {
+/// The nth order. Some orders cannot be reserved, some not charged, some not shipped.
+fn nth_order(nth: usize) -> Order {
     let item = match nth % 12 {
         3 => "sold out",
         9 => "piano",
@@ -75,74 +75,75 @@ fn nth(nth: usize) -> Order {
     Order { item: item.to_owned(), cents, charge: None, parcel: None }
 }
 
-/// Whoever hears no answer starts an order again: it is one saga.
-async fn start(home: &Path, count: usize) -> anyhow::Result<()> {
-    let malote = Malote::connect(&url(home)).await?;
+/// Starts every order twice, like a client that got no answer. Each is one saga.
+async fn start(directory: &Path, count: usize) -> anyhow::Result<()> {
+    let malote = Malote::connect(&url(directory)).await?;
     for n in (0..count).chain(0..count) {
-        malote.start_saga(ORDER, &format!("order-{n}"), &nth(n)).await?;
+        malote.start_saga(ORDER, &format!("order-{n}"), &nth_order(n)).await?;
     }
     Ok(malote.close().await?)
 }
 
-/// Runs a worker, and another one each time it died, until all orders are over. How often it died.
-async fn work(home: &Path, count: usize) -> anyhow::Result<usize> {
+/// Runs a worker, and another one after each crash, until all orders are finished. Returns the number of crashes.
+async fn work(directory: &Path, count: usize) -> anyhow::Result<usize> {
     let mut died = 0;
     loop {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("work").arg(home).arg(count.to_string()).kill_on_drop(true);
-        let status = command.status().await.context("the worker does not start")?;
+        command.arg("work").arg(directory).arg(count.to_string()).kill_on_drop(true);
+        let status = command.status().await.context("cannot start the worker")?;
         if status.success() {
             return Ok(died);
         }
         died += 1;
-        ensure!(died <= 10 * count, "it dies and does not get on");
+        ensure!(died <= 10 * count, "the worker died {died} times and makes no progress");
     }
 }
 
-/// Prints what was checked. Whether all is right.
-async fn check(home: &Path, count: usize, died: usize) -> anyhow::Result<bool> {
-    let totals = Services::at(&home.join("services.db"))?.totals().await?;
-    let malote = Malote::connect(&url(home)).await?;
+/// Prints the results of all checks. Returns whether they passed.
+async fn check(directory: &Path, count: usize, died: usize) -> anyhow::Result<bool> {
+    let totals = Services::at(&directory.join("services.db"))?.totals().await?;
+    let malote = Malote::connect(&url(directory)).await?;
     let sagas = order::all(&malote).await?;
-    let of = |status| sagas.iter().filter(|(_, saga)| saga.status == status).count();
-    let (done, back) = (of(SagaStatus::Done), of(SagaStatus::Compensated));
+    let count_of = |status| sagas.iter().filter(|(_, saga)| saga.status == status).count();
+    let (done, compensated) = (count_of(SagaStatus::Done), count_of(SagaStatus::Compensated));
     let fulfillable = (0..count).filter(|n| n % 12 == 0 || n % 3 != 0);
-    let expected: Vec<Order> = fulfillable.map(nth).collect();
+    let expected: Vec<Order> = fulfillable.map(nth_order).collect();
     let due: i64 = expected.iter().map(|order| order.cents).sum();
-    let mut right = true;
-    let mut line = |what: &str, so: bool, figures: String| {
-        println!("  {}  {what}: {figures}", if so { "ok   " } else { "WRONG" });
-        right &= so;
+    let mut passed = true;
+    let mut line = |what: &str, holds: bool, figures: String| {
+        println!("  {}  {what}: {figures}", if holds { "ok    " } else { "FAILED" });
+        passed &= holds;
     };
     line(
-        "every order that can be fulfilled is, and every other one is taken back",
-        done == expected.len() && done + back == count,
-        format!("{done} done, {back} compensated, of {count}"),
+        "every order is done, or compensated if it cannot be fulfilled",
+        done == expected.len() && done + compensated == count,
+        format!("{done} done, {compensated} compensated, of {count}"),
     );
     line(
-        "what was shipped was shipped once, and somebody was thanked for it once",
+        "every done order was shipped once and thanked for once",
         totals.shipped == done as i64 && totals.thanked == done as i64,
         format!("{} parcels, {} letters, {done} orders", totals.shipped, totals.thanked),
     );
     let kept = totals.reserved - totals.freed;
     line(
-        "nothing stays reserved that was not shipped",
+        "only shipped items are still reserved",
         kept == totals.shipped,
         format!("{} reserved, {} freed", totals.reserved, totals.freed),
     );
     let cents = totals.charged_cents - totals.refunded_cents;
     line(
-        "no cent too many and none too few",
+        "the right amount was charged",
         cents == due && totals.refunded_cents > 0,
-        format!("{cents} of {due} cents, {} more were given back", totals.refunded_cents),
+        format!("{cents} of {due} cents, {} refunded", totals.refunded_cents),
     );
-    line("workers died on the way", died > 0, format!("{died} times, {} calls", totals.calls));
-    let is_back = |saga: &SagaState| saga.steps.iter().any(|s| s.status == StepStatus::Compensated);
-    if let Some((id, saga)) = sagas.iter().find(|(_, saga)| is_back(saga)) {
+    line("workers died during the run", died > 0, format!("{died} times, {} calls", totals.calls));
+    let is_compensated =
+        |saga: &SagaState| saga.steps.iter().any(|s| s.status == StepStatus::Compensated);
+    if let Some((id, saga)) = sagas.iter().find(|(_, saga)| is_compensated(saga)) {
         let steps: Vec<String> =
             saga.steps.iter().map(|s| format!("{} {}", s.name, s.status.word())).collect();
         println!("{id}: {} ({})", steps.join(", "), saga.error.as_deref().unwrap_or("no error"));
     }
     malote.close().await?;
-    Ok(right)
+    Ok(passed)
 }

@@ -1,4 +1,4 @@
-//! The saga of an order: all that a shop writes.
+//! The saga of an order: all the code that a shop writes.
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ use crate::services::Services;
 
 pub const ORDER: &str = "order";
 
-/// What steps hand to one another.
+/// The data that the steps pass on.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Order {
     pub item: String,
     pub cents: i64,
-    /// The bank's number of the charge.
+    /// The number of the charge at the bank.
     pub charge: Option<i64>,
     pub parcel: Option<i64>,
 }
 
-/// Each step has a key that is the same at every attempt. Whoever is asked twice with it does the thing once.
+/// The key of a step is the same at every attempt. A service that is called twice with it has one effect.
 async fn reserve(order: Order, step: Step, services: State<Services>) -> Result<Order, Failure> {
     services.reserve(step.key(), &order.item).await?;
     Ok(order)
 }
 
-/// There may be nothing to take back: a reservation whose answer was lost, and that never came to be.
+/// There may be nothing to undo, if the call of `reserve` was lost.
 async fn free(_order: Order, step: Step, services: State<Services>) -> Result<(), Failure> {
     services.free(step.undoes().unwrap_or_default()).await
 }
@@ -38,7 +38,7 @@ async fn refund(_order: Order, step: Step, services: State<Services>) -> Result<
     services.refund(step.undoes().unwrap_or_default()).await
 }
 
-/// Once a parcel is on its way there is no way back.
+/// The point of no return: a shipped parcel does not come back.
 async fn ship(mut order: Order, step: Step, services: State<Services>) -> Result<Order, Failure> {
     order.parcel = Some(services.ship(step.key(), &order.item).await?);
     Ok(order)
@@ -62,11 +62,11 @@ fn saga() -> Saga<Order> {
         .step("thank", thank)
 }
 
-/// Works until every order is over.
+/// Works until every order is finished.
 pub async fn work(url: &str, services: Services, count: usize) -> anyhow::Result<()> {
     let malote = Malote::connect(url).await?;
     let worker = Worker::of_saga(&malote, saga()).state(services).sessions(8).start().await?;
-    while count_over(&malote).await? < count {
+    while count_finished(&malote).await? < count {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     worker.stop();
@@ -74,7 +74,7 @@ pub async fn work(url: &str, services: Services, count: usize) -> anyhow::Result
     Ok(malote.close().await?)
 }
 
-async fn count_over(malote: &Malote) -> anyhow::Result<usize> {
+async fn count_finished(malote: &Malote) -> anyhow::Result<usize> {
     Ok(all(malote).await?.iter().filter(|(_, saga)| saga.is_over()).count())
 }
 

@@ -1,5 +1,5 @@
-//! Stock, bank, carrier and mail: somebody else's systems, in a database of their own. Like all good ones they know a
-//! repeat by its key. They end workers before and after what they do, lose answers, and sometimes say no.
+//! Stock, bank, carrier and mail: external systems with their own database. They recognize repeated calls by their key.
+//! They crash workers before and after an effect, lose answers, and refuse some calls.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
@@ -7,14 +7,14 @@ use std::path::Path;
 use malote::Failure;
 use malote::once::sqlite::Sqlite;
 
-/// The way to them.
+/// A client of the systems.
 #[derive(Clone)]
 pub struct Services {
     db: Sqlite,
-    ends_workers: bool,
+    crashes_workers: bool,
 }
 
-/// What they have done in all.
+/// The sums of all effects.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     pub reserved: i64,
@@ -26,7 +26,7 @@ pub struct Totals {
     pub calls: i64,
 }
 
-/// Something that happens to some keys at their first call, in one of so many cases.
+/// Selects one in `one_in` keys for a fault, always the same ones.
 fn chosen(key: &str, what: &str, one_in: u64) -> bool {
     let mut hasher = DefaultHasher::new();
     (key, what).hash(&mut hasher);
@@ -40,40 +40,40 @@ impl Services {
             "create table if not exists done (number integer primary key, key text unique, what text, cents integer);
              create table if not exists calls (key text primary key, count integer);",
         )?;
-        Ok(Self { db: Sqlite::over(db)?, ends_workers: false })
+        Ok(Self { db: Sqlite::with_connection(db)?, crashes_workers: false })
     }
 
-    /// For whoever works with them.
-    pub fn that_end_workers(mut self) -> Self {
-        self.ends_workers = true;
+    /// Enables crashes and lost answers, for workers.
+    pub fn that_crash_workers(mut self) -> Self {
+        self.crashes_workers = true;
         self
     }
 
     pub async fn reserve(&self, key: &str, item: &str) -> Result<i64, Failure> {
         if item == "sold out" {
-            return Err(Failure::dead("SoldOut", "there is none left"));
+            return Err(Failure::dead("SoldOut", "the item is sold out"));
         }
         self.once(key, "reserved", 0).await
     }
 
     pub async fn free(&self, reservation: &str) -> Result<(), Failure> {
-        self.take_back(reservation, "freed").await
+        self.undo(reservation, "freed").await
     }
 
     pub async fn charge(&self, key: &str, cents: i64) -> Result<i64, Failure> {
         if cents > 5000 {
-            return Err(Failure::dead("Declined", "the card is not good for so much"));
+            return Err(Failure::dead("Declined", "the amount exceeds the limit of the card"));
         }
         self.once(key, "charged", cents).await
     }
 
     pub async fn refund(&self, charge: &str) -> Result<(), Failure> {
-        self.take_back(charge, "refunded").await
+        self.undo(charge, "refunded").await
     }
 
     pub async fn ship(&self, key: &str, item: &str) -> Result<i64, Failure> {
         if item == "piano" {
-            return Err(Failure::dead("TooHeavy", "nobody carries it"));
+            return Err(Failure::dead("TooHeavy", "the parcel is too heavy"));
         }
         self.once(key, "shipped", 0).await
     }
@@ -82,10 +82,10 @@ impl Services {
         self.once(key, "thanked", 0).await
     }
 
-    /// What a key asks for, once, with trouble around it.
+    /// Has the effect once per key, with faults before and after it.
     async fn once(&self, key: &str, what: &'static str, cents: i64) -> Result<i64, Failure> {
         let first = self.count(key).await? == 1;
-        self.end_worker(first, key, "before");
+        self.crash_worker(first, key, "before");
         let of = key.to_owned();
         let number = self.db.run(move |db| {
             let insert = "insert or ignore into done (key, what, cents) values (?1, ?2, ?3)";
@@ -93,26 +93,26 @@ impl Services {
             db.query_row("select number from done where key = ?1", [of], |row| row.get(0))
         });
         let number = number.await?;
-        self.end_worker(first, key, "after");
+        self.crash_worker(first, key, "after");
         if first && chosen(key, "lost", 7) {
-            return Err(Failure::retry("it was done, and the answer was lost"));
+            return Err(Failure::retry("the answer was lost after the effect"));
         }
         Ok(number)
     }
 
-    /// Takes back what a key did, if it did anything.
-    async fn take_back(&self, of: &str, what: &'static str) -> Result<(), Failure> {
+    /// Undoes the effect of a key, if there was one.
+    async fn undo(&self, of: &str, what: &'static str) -> Result<(), Failure> {
         let key = format!("{of}/{what}");
         let first = self.count(&key).await? == 1;
-        self.end_worker(first, &key, "before");
-        let (undo, undone) = (key.clone(), of.to_owned());
-        let take = self.db.run(move |db| {
+        self.crash_worker(first, &key, "before");
+        let (undo_key, undone) = (key.clone(), of.to_owned());
+        let insert_undo = self.db.run(move |db| {
             let insert = "insert or ignore into done (key, what, cents)
                           select ?1, ?2, cents from done where key = ?3";
-            db.execute(insert, (undo, what, undone))
+            db.execute(insert, (undo_key, what, undone))
         });
-        take.await?;
-        self.end_worker(first, &key, "after");
+        insert_undo.await?;
+        self.crash_worker(first, &key, "after");
         Ok(())
     }
 
@@ -126,9 +126,9 @@ impl Services {
         Ok(count.await?)
     }
 
-    /// As SIGKILL does: nothing is tidied up.
-    fn end_worker(&self, first: bool, key: &str, when: &str) {
-        if self.ends_workers && first && chosen(key, when, 20) {
+    /// Ends the process without cleaning up, like SIGKILL.
+    fn crash_worker(&self, first: bool, key: &str, when: &str) {
+        if self.crashes_workers && first && chosen(key, when, 20) {
             std::process::abort();
         }
     }

@@ -9,14 +9,14 @@ import org.apache.activemq.artemis.core.server.embedded.EmbeddedActiveMQ;
 import org.apache.activemq.artemis.core.settings.impl.AddressSettings;
 
 /**
- * ActiveMQ Artemis on a port of this machine, AMQP only. Its journal syncs what is durable before it answers; all else is
- * as it comes. Ends when its input ends.
+ * ActiveMQ Artemis on a local port, AMQP only. Its journal syncs durable messages before it answers; all other settings
+ * are defaults. Ends when its standard input ends.
  */
 public final class Main {
     public static void main(String[] args) throws Exception {
         Path data = Path.of("artemis-data").toAbsolutePath();
         if (Files.exists(data)) {
-            // Of a run that was killed.
+            // Left over from a run that was killed.
             try (var files = Files.walk(data)) {
                 files.sorted(Comparator.reverseOrder()).forEach(file -> file.toFile().delete());
             }

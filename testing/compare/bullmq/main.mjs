@@ -1,9 +1,10 @@
-// How fast a BullMQ worker with an empty processor empties a queue of a Redis that syncs every write.
+// Measures how fast a BullMQ worker with an empty processor drains a queue, on a Redis that syncs every write.
 //
 //     node main.mjs PACKAGES PORT PID JOBS CONCURRENCY,…
 //
-// PACKAGES is where npm has put bullmq, PID the process of Redis. The queue is filled first; what is measured is from
-// the worker's start until the last job is completed. Prints what `malote bench worker --json` prints.
+// PACKAGES is the folder with npm's packages, PID the process id of Redis. The queue is filled first. The measurement
+// lasts from the worker's start to the completion of the last job. The output is like that of
+// `cargo xtask bench worker --json`.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
@@ -14,14 +15,14 @@ const connection = { host: "127.0.0.1", port: Number(port), maxRetriesPerRequest
 const payload = { body: "x".repeat(256) };
 const BULK = 1000;
 
-/** Processor time of Redis so far, in µs: user and system time, in hundredths of a second. */
+/** CPU time of Redis so far, in µs: user and system time, in hundredths of a second. */
 function redisCpu() {
   const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
   const words = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
   return (Number(words[11]) + Number(words[12])) * 10_000;
 }
 
-/** Processor time of this process so far, in µs. */
+/** CPU time of this process so far, in µs. */
 function ownCpu() {
   const { user, system } = process.cpuUsage();
   return user + system;
@@ -30,7 +31,7 @@ function ownCpu() {
 async function measure(count, concurrency) {
   const name = `bench-${concurrency}`;
   const queue = new Queue(name, { connection });
-  // A job that is done is gone, as a message is.
+  // A completed job is removed, like a message.
   const opts = { removeOnComplete: true };
   for (let first = 0; first < count; first += BULK) {
     const some = Math.min(BULK, count - first);

@@ -1,6 +1,6 @@
 import org.elasticmq.rest.sqs.SQSRestServerBuilder;
 
-/** ElasticMQ's REST server on a port of this machine; its messages are in memory. Ends when its input ends. */
+/** ElasticMQ's REST server on a local port, with messages in memory. Ends when its standard input ends. */
 public final class Main {
     public static void main(String[] args) throws Exception {
         var server = SQSRestServerBuilder.withInterface("127.0.0.1").withPort(Integer.parseInt(args[0])).start();

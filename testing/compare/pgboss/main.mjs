@@ -1,11 +1,11 @@
-// How fast workers of graphile-worker and pg-boss with empty handlers empty a queue of a PostgreSQL that syncs every
+// Measures how fast graphile-worker and pg-boss with empty handlers drain a queue, on a PostgreSQL that syncs every
 // commit.
 //
 //     node main.mjs PACKAGES URL JOBS CONCURRENCY,…
 //
-// PACKAGES is where npm has put them. The queue is filled first; what is measured is from the worker's start until the
-// database has the last completion. Each works in batches as far as it can. Prints what `malote bench worker --json`
-// prints.
+// PACKAGES is the folder with npm's packages. The queue is filled first. The measurement lasts from the worker's
+// start until the database has the last completion. Each library uses batches where it can. The output is like that
+// of `cargo xtask bench worker --json`.
 import { createRequire } from "node:module";
 import { join } from "node:path";
 
@@ -16,12 +16,12 @@ const graphile = require("graphile-worker");
 const PgBoss = require("pg-boss");
 const payload = { body: "x".repeat(256) };
 const BULK = 1000;
-/** Jobs that graphile-worker has ahead, and those that pg-boss fetches at once. */
+/** Jobs that graphile-worker prefetches, and that pg-boss fetches in one batch. */
 const AHEAD = 500;
-/** Fetches of pg-boss under way at once. */
+/** Concurrent fetches of pg-boss. */
 const LOOPS = 4;
 
-/** Processor time of this process so far, in µs. */
+/** CPU time of this process so far, in µs. */
 function ownCpu() {
   const { user, system } = process.cpuUsage();
   return user + system;
@@ -57,7 +57,7 @@ async function ofGraphile(count, concurrency) {
     };
     const runner = await graphile.run({ pgPool: pool, concurrency, taskList: { empty }, noHandleSignals: true, logger, preset });
     await all;
-    // Completions go in batches; it stops once all of them are written.
+    // Completions are written in batches; it stops once all are written.
     await runner.stop();
   });
   const left = await pool.query("select count(*)::int as n from graphile_worker.jobs");
@@ -100,7 +100,7 @@ async function ofPgBoss(count, concurrency) {
 const results = [];
 for (const concurrency of concurrencies.split(",").map(Number)) {
   results.push(await ofGraphile(Number(jobs), concurrency));
-  // It is slower by far: fewer are enough to see that.
+  // It is much slower, so fewer jobs are enough.
   results.push(await ofPgBoss(Math.ceil(Number(jobs) / 5), concurrency));
 }
 console.log(JSON.stringify({ results }));

@@ -1,32 +1,32 @@
-//! Servers of others that tests need: started on a port of their own with data of their own, and gone with the process
-//! that started them, however that ends.
+//! Third-party servers for tests. Each has its own port and data directory, and stops when the process that started
+//! it ends, even if that process is killed.
 //!
-//! Each is found on the machine; what installs it is `cargo xtask`. One file for each.
+//! The servers must be installed on the machine.
 
-mod pair;
 mod postgres;
+mod postgres_pair;
 mod rabbitmq;
 
-pub use pair::PostgresPair;
 pub use postgres::Postgres;
+pub use postgres_pair::PostgresPair;
 pub use rabbitmq::RabbitMq;
 
-/// Why a server is not there.
+/// Why a server could not be started.
 #[derive(Debug)]
-pub enum Trouble {
-    /// It is not on this machine: what to install.
-    Missing(String),
-    /// It did not start: what it said.
+pub enum StartError {
+    /// The server is not installed; says what to install.
+    NotInstalled(String),
+    /// The server did not start, with its output.
     Failed(String),
 }
 
-impl std::fmt::Display for Trouble {
+impl std::fmt::Display for StartError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Missing(what) => write!(f, "{what}"),
-            Self::Failed(said) => write!(f, "it did not start: {said}"),
+            Self::NotInstalled(what) => write!(f, "{what}"),
+            Self::Failed(error) => write!(f, "the server did not start: {error}"),
         }
     }
 }
 
-impl std::error::Error for Trouble {}
+impl std::error::Error for StartError {}

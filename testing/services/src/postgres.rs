@@ -1,8 +1,8 @@
-//! A PostgreSQL on a temporary directory and a free port of loopback.
+//! PostgreSQL in a temporary directory, on a free port of the loopback interface.
 //!
-//! A shell runs it and waits for the end of its own input, which is a pipe of ours: when this process ends, even killed,
-//! the pipe is closed, the server stopped and its directory removed. As root, all of that is done as the user `postgres`,
-//! because the server refuses to be root's.
+//! A shell runs the server and waits for the end of its input, a pipe to this process. When this process ends, even
+//! if killed, the pipe closes, and the shell stops the server and removes the directory. The server refuses to run as
+//! root; for root, everything runs as the user `postgres`.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpListener;
@@ -10,17 +10,17 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use crate::Trouble;
+use crate::StartError;
 
-/// Where Debian and its kin put each version: `VERSION/bin`.
+/// Where Debian-based systems install each version: `VERSION/bin`.
 const VERSIONS: &str = "/usr/lib/postgresql";
-/// Somebody may take the port between our looking and the server's.
-const TRIES: usize = 5;
+/// Another process may take the port before the server does.
+const ATTEMPTS_MAX: usize = 5;
 
-/// `$1` has the programs, `$2` is the port, `$3` may be `-F`: what a test commits need not survive a power failure. With
-/// a `CERTIFICATE` it speaks TLS to those who ask.
-const RUN: &str = r#"
-# Whoever would hear of it may be gone: then it still has to be stopped.
+/// `$1`: directory of the programs; `$2`: port; `$3`: options, such as `-F` for commits that need not survive a power
+/// failure. With `CERTIFICATE`, the server supports TLS.
+const SCRIPT: &str = r#"
+# The reader of the output may be gone, but the server must still be stopped.
 trap '' PIPE
 dir=$(mktemp -d "${TMPDIR:-/tmp}/malote-postgres-XXXXXXXX") || exit 1
 cd "$dir" || exit 1
@@ -46,17 +46,17 @@ kill -INT $server
 wait $server
 "#;
 
-/// A server that runs until this is dropped, or its process ends.
+/// A server that stops when this is dropped or the process ends.
 pub struct Postgres {
     port: u16,
-    /// The shell; it ends when its input does.
+    /// Ends when its input does.
     shell: Child,
     input: Option<ChildStdin>,
 }
 
 impl Postgres {
-    /// The folder of its programs: the newest version on this machine.
-    pub fn find() -> Result<PathBuf, Trouble> {
+    /// The directory with the programs of the newest installed version.
+    pub fn find() -> Result<PathBuf, StartError> {
         let version = |dir: &Path| dir.file_name()?.to_str()?.parse::<u32>().ok();
         let installed = std::fs::read_dir(VERSIONS).into_iter().flatten().flatten();
         let mut versions: Vec<PathBuf> = installed.map(|entry| entry.path()).collect();
@@ -64,39 +64,41 @@ impl Postgres {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut folders =
             versions.iter().map(|dir| dir.join("bin")).chain(std::env::split_paths(&path));
-        let whole = |dir: &PathBuf| {
+        let is_complete = |dir: &PathBuf| {
             ["initdb", "postgres", "pg_isready"].iter().all(|name| dir.join(name).is_file())
         };
-        folders.find(whole).ok_or_else(|| {
-            Trouble::Missing("PostgreSQL is not on this machine: apt-get install postgresql".into())
+        folders.find(is_complete).ok_or_else(|| {
+            StartError::NotInstalled(
+                "PostgreSQL is not installed: apt-get install postgresql".into(),
+            )
         })
     }
 
-    /// Starts one and waits until it answers.
-    pub fn start() -> Result<Self, Trouble> {
+    /// Starts a server and waits until it accepts connections.
+    pub fn start() -> Result<Self, StartError> {
         Self::start_with("-F", ["", ""])
     }
 
-    /// The same, with a certificate and its key in PEM form.
-    pub fn start_with_tls(certificate: &str, key: &str) -> Result<Self, Trouble> {
+    /// Starts a server with TLS. The certificate and its key are in PEM form.
+    pub fn start_with_tls(certificate: &str, key: &str) -> Result<Self, StartError> {
         Self::start_with("-F", [certificate, key])
     }
 
-    /// The same, with every commit on disk before it is answered: for measuring.
-    pub fn start_durable() -> Result<Self, Trouble> {
+    /// Starts a server that syncs every commit, for benchmarks.
+    pub fn start_durable() -> Result<Self, StartError> {
         Self::start_with("", ["", ""])
     }
 
-    fn start_with(sync: &str, tls: [&str; 2]) -> Result<Self, Trouble> {
+    fn start_with(sync: &str, tls: [&str; 2]) -> Result<Self, StartError> {
         let programs = Self::find()?;
-        let mut said = String::new();
-        for _ in 0..TRIES {
+        let mut output_text = String::new();
+        for _ in 0..ATTEMPTS_MAX {
             match Self::try_start(&programs, sync, tls) {
                 Ok(server) => return Ok(server),
-                Err(why) => said = why,
+                Err(error) => output_text = error,
             }
         }
-        Err(Trouble::Failed(said))
+        Err(StartError::Failed(output_text))
     }
 
     fn try_start(programs: &Path, sync: &str, tls: [&str; 2]) -> Result<Self, String> {
@@ -110,9 +112,9 @@ impl Postgres {
         } else {
             Command::new("sh")
         };
-        command.args(["-c", RUN, "sh"]).arg(programs).arg(port.to_string()).arg(sync);
+        command.args(["-c", SCRIPT, "sh"]).arg(programs).arg(port.to_string()).arg(sync);
         command.env("CERTIFICATE", tls[0]).env("KEY", tls[1]);
-        // A Ctrl-C is ours: it must find the server alive to stop it in order.
+        // In a process group of its own: Ctrl-C must not kill the server before the shell stops it.
         command.process_group(0).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut shell = command.spawn().map_err(text)?;
@@ -125,14 +127,14 @@ impl Postgres {
         if ready {
             return Ok(server);
         }
-        let mut said = String::new();
+        let mut output_text = String::new();
         if let Some(mut errors) = errors {
-            errors.read_to_string(&mut said).map_err(text)?;
+            errors.read_to_string(&mut output_text).map_err(text)?;
         }
-        Err(said)
+        Err(output_text)
     }
 
-    /// How it is reached: any name of a user or database that it has; it asks for no password.
+    /// The URL of a database. No password is needed.
     pub fn url(&self, database: &str) -> String {
         format!("postgres://malote@127.0.0.1:{}/{database}", self.port)
     }
@@ -145,7 +147,6 @@ impl Drop for Postgres {
     }
 }
 
-/// Root's processes belong to user 0.
 pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)

@@ -1,8 +1,9 @@
-//! RabbitMQ on temporary directories and free ports of loopback: one node, or a cluster whose nodes can be killed.
+//! RabbitMQ in temporary directories, on free ports of the loopback interface: one node, or a cluster whose nodes can
+//! be killed.
 //!
-//! Each node is run by a shell that takes orders on its input, which is a pipe of ours: when this process ends, even
-//! killed, so does the input, the node is killed and its directory removed. Nodes find each other through a port mapper of
-//! their own, so nothing else on the machine sees them.
+//! A shell runs each node and reads commands from its input, a pipe to this process. When this process ends, even if
+//! killed, the pipe closes, and the shell kills the node and removes its directory. The nodes have their own port
+//! mapper, so nothing else on the machine sees them.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -11,19 +12,19 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use crate::Trouble;
+use crate::StartError;
 
-/// Where Debian puts the script that starts a server as whoever calls it.
+/// Debian's script that starts a server as the calling user.
 const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
-/// Somebody may take a port between our looking and the server's.
-const TRIES: usize = 3;
-/// A virtual machine that starts beside others takes its time.
-const LOOKS_MAX: usize = 1800;
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Another process may take a port before the server does.
+const ATTEMPTS_MAX: usize = 3;
+/// The Erlang VM starts slowly on a busy machine.
+const POLLS_MAX: usize = 1800;
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Runs the port mapper on port `$1`, or with `$2` a node. What is confirmed need not survive the end of the process.
-const RUN: &str = r#"
-# Whoever would hear of a server that was killed may be gone.
+/// Runs a node, or without `SERVER` the port mapper. Confirmed messages need not survive the end of the process.
+const SCRIPT: &str = r#"
+# The reader of the output may be gone.
 trap '' PIPE
 dir=$(mktemp -d "${TMPDIR:-/tmp}/malote-rabbitmq-XXXXXXXX") || exit 1
 cd "$dir" || exit 1
@@ -72,8 +73,8 @@ stop() {
     server=
 }
 start
-while read -r order; do
-    case $order in
+while read -r command; do
+    case $command in
     kill) stop; echo killed ;;
     start) start ;;
     log) stop; cat log >&2; break ;;
@@ -83,7 +84,7 @@ stop
 exit 0
 "#;
 
-/// A server, or several that are one, until this is dropped or its process ends.
+/// A server or a cluster that stops when this is dropped or the process ends.
 pub struct RabbitMq {
     nodes: Vec<Node>,
     _mapper: Shell,
@@ -91,64 +92,64 @@ pub struct RabbitMq {
 
 struct Node {
     port: u16,
-    /// Where it speaks TLS, if it has a certificate.
+    /// The port for TLS, if there is a certificate.
     tls_port: u16,
     shell: Shell,
 }
 
 impl Node {
-    /// Waits until it does.
-    fn answers(&mut self) -> bool {
-        for _ in 0..LOOKS_MAX {
+    /// Waits until the node accepts connections. False if it ended or took too long.
+    fn wait_until_listening(&mut self) -> bool {
+        for _ in 0..POLLS_MAX {
             if TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
                 return true;
             }
-            if !self.shell.runs() {
+            if !self.shell.is_running() {
                 return false;
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         false
     }
 }
 
 impl RabbitMq {
-    /// The script that starts it.
-    pub fn find() -> Result<PathBuf, Trouble> {
+    /// The script that starts the server.
+    pub fn find() -> Result<PathBuf, StartError> {
         let script = PathBuf::from(SERVER);
         match script.is_file() {
             true => Ok(script),
-            false => Err(Trouble::Missing(
-                "RabbitMQ is not on this machine: apt-get install rabbitmq-server".into(),
+            false => Err(StartError::NotInstalled(
+                "RabbitMQ is not installed: apt-get install rabbitmq-server".into(),
             )),
         }
     }
 
-    /// Starts one node with virtual hosts `0`, `1` and so on, and waits until it answers.
-    pub fn start(vhosts: usize) -> Result<Self, Trouble> {
+    /// Starts one node with virtual hosts `0`, `1` and so on, and waits until it accepts connections.
+    pub fn start(vhosts: usize) -> Result<Self, StartError> {
         Self::start_all(1, vhosts, ["", ""])
     }
 
-    /// The same, that speaks TLS on a second port, with a certificate and its key in PEM form.
-    pub fn start_with_tls(certificate: &str, key: &str) -> Result<Self, Trouble> {
+    /// Starts one node with TLS on a second port. The certificate and its key are in PEM form.
+    pub fn start_with_tls(certificate: &str, key: &str) -> Result<Self, StartError> {
         Self::start_all(1, 1, [certificate, key])
     }
 
-    /// Starts so many nodes that are one cluster.
-    pub fn cluster(nodes: usize) -> Result<Self, Trouble> {
+    /// Starts a cluster.
+    pub fn cluster(nodes: usize) -> Result<Self, StartError> {
         Self::start_all(nodes, 1, ["", ""])
     }
 
-    fn start_all(nodes: usize, vhosts: usize, tls: [&str; 2]) -> Result<Self, Trouble> {
+    fn start_all(nodes: usize, vhosts: usize, tls: [&str; 2]) -> Result<Self, StartError> {
         Self::find()?;
-        let mut said = String::new();
-        for _ in 0..TRIES {
+        let mut output_text = String::new();
+        for _ in 0..ATTEMPTS_MAX {
             match Self::try_start(nodes, vhosts, tls) {
                 Ok(server) => return Ok(server),
-                Err(why) => said = why,
+                Err(error) => output_text = error,
             }
         }
-        Err(Trouble::Failed(said))
+        Err(StartError::Failed(output_text))
     }
 
     fn try_start(count: usize, vhosts: usize, tls: [&str; 2]) -> Result<Self, String> {
@@ -176,8 +177,8 @@ impl RabbitMq {
                 ("DEFINITIONS", &definitions),
             ])?;
             let mut node = Node { port, tls_port, shell };
-            // Whoever comes later joins: nodes that begin at the same time may miss each other.
-            if !node.answers() {
+            // One after the other: nodes that start at the same time may not find each other.
+            if !node.wait_until_listening() {
                 return Err(node.shell.log());
             }
             nodes.push(node);
@@ -185,47 +186,50 @@ impl RabbitMq {
         Ok(Self { nodes, _mapper: mapper })
     }
 
-    /// How a virtual host is reached, through the first node.
+    /// The URL of a virtual host, over the first node.
     pub fn url(&self, vhost: usize) -> String {
         self.url_of_all(&[0], vhost)
     }
 
-    /// The same, through the first of these nodes that answers.
+    /// The URL of a virtual host, over the first of these nodes that accepts connections.
     pub fn url_of_all(&self, nodes: &[usize], vhost: usize) -> String {
         let at: Vec<_> =
             nodes.iter().map(|&node| format!("127.0.0.1:{}", self.nodes[node].port)).collect();
         format!("amqp://malote:malote@{}/{vhost}", at.join(","))
     }
 
-    /// The same through TLS, by this name of the machine.
+    /// The URL for TLS, with this host name.
     pub fn tls_url(&self, name: &str) -> String {
         format!("amqps://malote:malote@{name}:{}/0", self.nodes[0].tls_port)
     }
 
-    /// Ends a node at once, as a power failure would. What it wrote is still there.
+    /// Kills a node. Its data is kept.
     pub fn kill(&mut self, node: usize) {
-        // One that is dead already says nothing, and is dead.
-        let _ = self.nodes[node].shell.order("kill");
+        // A node that has already ended gives no answer.
+        let _ = self.nodes[node].shell.send_command("kill");
     }
 
-    /// Starts a node that was killed, with what it wrote, and waits until it answers.
-    pub fn restart(&mut self, node: usize) -> Result<(), Trouble> {
+    /// Starts a killed node with its data, and waits until it accepts connections.
+    pub fn restart(&mut self, node: usize) -> Result<(), StartError> {
         let node = &mut self.nodes[node];
-        let said = node.shell.order("start").map_err(|error| Trouble::Failed(error.to_string()))?;
-        node.shell.pid = pid(&said).ok_or(Trouble::Failed(said))?;
-        match node.answers() {
+        let output_text = node
+            .shell
+            .send_command("start")
+            .map_err(|error| StartError::Failed(error.to_string()))?;
+        node.shell.pid = pid(&output_text).ok_or(StartError::Failed(output_text))?;
+        match node.wait_until_listening() {
             true => Ok(()),
-            false => Err(Trouble::Failed("a node that was killed does not come back".into())),
+            false => Err(StartError::Failed("the killed node did not start again".into())),
         }
     }
 
-    /// The process of a node, to see what it takes.
+    /// The process id of a node, to measure its resources.
     pub fn pid(&self, node: usize) -> u32 {
         self.nodes[node].shell.pid
     }
 }
 
-/// A user `malote` whose password is the same, and virtual hosts by their numbers.
+/// The user `malote` with the password `malote`, and virtual hosts named by number.
 fn definitions(vhosts: usize) -> String {
     let user = r#"{"name":"malote","tags":"administrator","hashing_algorithm":"rabbit_password_hashing_sha256","password_hash":"AAAAAHZNAkLQW+kaEJ6AaRRRDwMHtt2gy1PSmcyl2OJir7HS"}"#;
     let all = |one: &dyn Fn(usize) -> String| (0..vhosts).map(one).collect::<Vec<_>>().join(",");
@@ -241,7 +245,7 @@ fn free_port() -> Result<u16, String> {
     free.map(|at| at.port()).map_err(|error| error.to_string())
 }
 
-/// A shell that ends what it runs when its input ends.
+/// A shell that kills its child process when its input ends.
 struct Shell {
     child: Child,
     input: Option<ChildStdin>,
@@ -257,31 +261,31 @@ impl Shell {
     fn start(environment: &[(&str, &str)]) -> Result<Self, String> {
         let text = |error: std::io::Error| error.to_string();
         let mut command = Command::new("sh");
-        command.args(["-c", RUN, "sh"]).envs(environment.iter().copied());
-        // A Ctrl-C is ours: it must find the server alive to stop it in order.
+        command.args(["-c", SCRIPT, "sh"]).envs(environment.iter().copied());
+        // In a process group of its own: Ctrl-C must not kill the server before the shell stops it.
         command.process_group(0).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(text)?;
         let input = child.stdin.take();
-        let mut output = BufReader::new(child.stdout.take().ok_or("it has no output")?);
+        let mut output = BufReader::new(child.stdout.take().ok_or("the shell has no output")?);
         let mut line = String::new();
         output.read_line(&mut line).map_err(text)?;
-        let pid = pid(&line).ok_or("the shell did not start it")?;
+        let pid = pid(&line).ok_or("the shell did not start the server")?;
         Ok(Self { child, input, output, pid })
     }
 
-    /// What the shell says to it.
-    fn order(&mut self, order: &str) -> std::io::Result<String> {
+    /// Sends a command and returns the answer.
+    fn send_command(&mut self, command: &str) -> std::io::Result<String> {
         if let Some(input) = &mut self.input {
-            writeln!(input, "{order}")?;
+            writeln!(input, "{command}")?;
         }
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         Ok(line)
     }
 
-    fn runs(&self) -> bool {
-        // A process that has ended and that nobody has waited for is there still, as `Z`.
+    fn is_running(&self) -> bool {
+        // A process that has ended but was not waited for is still listed, as a zombie (`Z`).
         let state = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
         state.is_ok_and(|stat| !stat.contains(") Z "))
     }
@@ -291,18 +295,18 @@ impl Shell {
         let _ = self.child.wait();
     }
 
-    /// Ends it, and tells what it said.
+    /// Stops the child process and returns its output.
     fn log(mut self) -> String {
         if let Some(input) = &mut self.input {
-            let _ = input.write_all(b"log\n"); // a shell that is gone says nothing
+            let _ = input.write_all(b"log\n"); // the shell may have ended
         }
         drop(self.input.take());
-        let mut said = String::new();
+        let mut output_text = String::new();
         if let Some(errors) = &mut self.child.stderr {
-            let _ = errors.read_to_string(&mut said);
+            let _ = errors.read_to_string(&mut output_text);
         }
         let _ = self.child.wait();
-        said
+        output_text
     }
 }
 

@@ -1,4 +1,4 @@
-//! Clients and what they ask. They know only what they were told, and forget nothing: old tokens are tried again.
+//! Simulated clients and their requests. They know only the answers they got, and they try old tokens again.
 
 mod specs;
 pub(crate) mod topics;
@@ -19,26 +19,25 @@ use crate::model::{Letter, Place, State};
 use crate::rng::Rng;
 use crate::world::World;
 
-/// One who asks.
+/// One client.
 #[derive(Default)]
 struct Client {
-    /// Its leases and holds end with this.
+    /// Its leases and holds end with this connection.
     connection: Option<u64>,
-    /// Messages in hand: token, queue, sequence.
+    /// Leased messages: token, queue, sequence number.
     leases: Vec<(LeaseToken, QueueName, u64)>,
-    /// Sessions in hand.
+    /// Held sessions.
     holds: Vec<(LeaseToken, QueueName, SessionId)>,
-    /// Consumers attached.
     consumers: Vec<(ConsumerId, QueueName)>,
-    /// What it had in hand once.
+    /// Tokens of earlier leases and holds.
     stale: Vec<LeaseToken>,
 }
 
-/// All of them, and the queues they use.
+/// All clients, and the queues that they use.
 pub struct Clients {
     clients: Vec<Client>,
     pub queues: Vec<(QueueName, QueueSpec)>,
-    /// Of those that come and go, the ones that are there.
+    /// The temporary queues that exist now.
     passing: Vec<QueueName>,
     subscriptions: Vec<QueueName>,
     next_consumer: u64,
@@ -48,14 +47,14 @@ pub struct Clients {
 
 const SESSIONS: [&str; 4] = ["s1", "s2", "s3", "s4"];
 
-/// A queue that comes and goes, and one that belongs to a connection.
+/// A temporary queue, and a queue that belongs to one connection.
 pub(super) const PASSING: &str = "passing";
 const PRIVATE: &str = "private";
 
-/// Queues that send their messages on, to one another too.
+/// Queues that forward their messages, also to each other.
 const RELAYS: [&str; 2] = ["relay", "onward"];
 
-/// Few, so that they collide often.
+/// Few de-duplication keys, so that they collide often.
 const KEYS: u64 = 8;
 
 fn name(name: &str) -> QueueName {
@@ -106,7 +105,7 @@ impl Clients {
         }
     }
 
-    /// A consumer of the world's own.
+    /// A consumer for the world itself.
     pub(crate) fn new_consumer(&mut self) -> ConsumerId {
         self.consumer()
     }
@@ -116,7 +115,7 @@ impl Clients {
         ConsumerId(self.next_consumer)
     }
 
-    /// The broker started again: connections are new, what was in hand is tried all the same.
+    /// The broker restarted: connections are new, and old tokens are kept so that clients try them again.
     pub(crate) fn restarted(&mut self) {
         for client in &mut self.clients {
             client.consumers.clear();
@@ -164,7 +163,7 @@ impl Clients {
         }
     }
 
-    /// Somebody asks something.
+    /// The next request of a random client.
     pub(crate) fn ask(world: &mut World) -> (usize, Ask) {
         let World { rng, clients: this, now, model, .. } = world;
         let (now, state) = (*now, &model.state);
@@ -181,12 +180,12 @@ impl Clients {
         (who, ask)
     }
 
-    /// A moment at which something is just so, or just not so any more, and what is asked then.
+    /// A time at which a condition just begins or ends, with requests for that time.
     pub(crate) fn at_the_edge(world: &mut World) -> Option<(u64, Vec<(usize, Ask)>)> {
         let World { rng, clients: this, now, model, .. } = world;
         let (now, queues) = (*now, &model.state.queues);
         if rng.chance(50) {
-            // The same once more, at the end of the time for which it is remembered.
+            // Send a message again at the end of the de-duplication window.
             let known: Vec<_> = queues
                 .iter()
                 .filter_map(|(name, q)| Some((name, q.spec.dedup?, q)))
@@ -201,7 +200,7 @@ impl Clients {
         if rng.chance(50) {
             return Some((now, this.last_rules(rng, &model.state)?));
         }
-        // The last consumers of a queue leave, and perhaps another comes before the turn ends.
+        // The last consumers of a queue detach, and perhaps another one attaches before the turn ends.
         let auto: Vec<_> = queues.iter().filter(|(_, q)| q.spec.auto_delete).collect();
         let queue = (*pick(rng, &auto)?.0).clone();
         let of = model.consumers.iter().filter(|(_, c)| c.queue == queue);
@@ -218,6 +217,7 @@ impl Clients {
             take: false,
             lock_ms: None,
             once_until: None,
+            priority: 0,
         };
         if rng.chance(60) {
             this.clients[0].consumers.push((consumer, queue));
@@ -226,7 +226,7 @@ impl Clients {
         Some((now, asks))
     }
 
-    /// A tenant sends many, and most of them go out at once; then others send.
+    /// A tenant sends many messages and most of them are delivered at once; then other tenants send.
     pub(crate) fn noise(World { rng, clients: this, now, .. }: &mut World) -> Vec<(usize, Ask)> {
         let (queue, until) = (name("plain"), Timestamp(*now));
         let noisy = SESSIONS[rng.below(2) as usize];
@@ -256,6 +256,7 @@ impl Clients {
                 take: false,
                 lock_ms: Some(20_000),
                 once_until: Some(until),
+                priority: 0,
             })
         };
         let (most, some) = (receive(20 + rng.below(40)), receive(1 + rng.below(9)));
@@ -281,19 +282,19 @@ impl Clients {
         self.letter(rng, wants, known, now)
     }
 
-    /// A message, in a session if that is wanted, and with a key if that is remembered.
+    /// A message: with a session if the queue wants one, often with a key if the queue remembers keys.
     fn letter(&mut self, rng: &mut Rng, wants: bool, known: bool, now: u64) -> Rc<Letter> {
         let number = self.next_message;
         self.next_message += 1;
         let len = [0, 20, 200, 1500][rng.below(4) as usize];
-        // A body that others have, too, and an id that nobody knows: only the content tells.
+        // A body that others may have too, and a generated id: only the content identifies the message.
         let (id_given, salt) = if rng.chance(15) { (true, rng.below(8)) } else { (false, number) };
         let bytes: Vec<u8> = (0..len).map(|i: u64| (salt * 31 + i) as u8).collect();
         let session = (wants || rng.chance(10)).then(|| session(SESSIONS[rng.below(4) as usize]));
         let session = session.filter(|_| !rng.chance(2));
         let when = match rng.below(20) {
             0 | 1 => When::Delay(rng.below(4000)),
-            // Often the same moment as others.
+            // Often the same time as other messages.
             2 | 3 => When::At(Timestamp((now + rng.below(8000)).next_multiple_of(500))),
             _ => When::Now,
         };
@@ -378,6 +379,7 @@ impl Clients {
                     take: rng.chance(12),
                     lock_ms,
                     once_until: Some(until),
+                    priority: 0,
                 })
             }
             40..46 => {
@@ -400,6 +402,7 @@ impl Clients {
                     take: rng.chance(10),
                     lock_ms,
                     once_until: None,
+                    priority: 0,
                 })
             }
             46..50 => {
@@ -466,7 +469,7 @@ impl Clients {
                 session: session(SESSIONS[rng.below(4) as usize]),
             },
             91..93 => {
-                // Deferred messages, of one's own hold if there must be one.
+                // Deferred messages; if the client holds a session of the queue, only those of that session.
                 let (queue, q) = self.existing(rng, state)?;
                 let client = &self.clients[who];
                 let hold = client.holds.iter().find(|(_, of, _)| *of == queue);
@@ -590,7 +593,7 @@ impl Clients {
                 declare(passing, specs::passing(rng, sessions), None)
             }
             (_, 0) if state.queues.contains_key(&private) => {
-                // Found as it is, by whom it belongs to or by another.
+                // Declared again without changes, by its owner or by another client.
                 declare(private.clone(), state.queue(&private).spec.clone(), connection)
             }
             (_, 0 | 1) => declare(private, specs::private(rng), connection),
@@ -608,7 +611,7 @@ impl Clients {
         }
     }
 
-    /// Sends, settlements and states that happen together. Mostly all of it is good.
+    /// A transaction of sends, settlements and states; most are valid.
     fn commit(&mut self, rng: &mut Rng, who: usize, state: &State, now: u64) -> Option<Ask> {
         let sends = match rng.below(4) {
             0 => Vec::new(),
@@ -621,7 +624,7 @@ impl Clients {
             let deferred = state.leases.get(&token).is_some_and(|lease| lease.deferred);
             let within = rng.chance(50).then(|| queue.clone());
             settles.push((within, token, some_settlement(rng, deferred)));
-            // Refused, it is still in hand.
+            // If it is refused, the lease continues.
             match rng.chance(50) {
                 true => client.leases.push((token, queue, seq)),
                 false => client.stale.push(token),
@@ -652,7 +655,7 @@ impl Clients {
         let count = if rng.chance(30) { 1 + rng.below(5) as usize } else { 1 };
         let mut deferred = false;
         for _ in 0..count.min(client.leases.len()) {
-            // Mostly the oldest first, as a worker would.
+            // Usually the oldest first, as a worker would.
             let at =
                 if rng.chance(70) { 0 } else { rng.below(client.leases.len() as u64) as usize };
             let (token, ..) = client.leases.remove(at);

@@ -1,24 +1,23 @@
-//! A disk in memory that forgets what was not synced.
+//! A disk in memory that loses unsynced writes in a crash.
 //!
-//! Each file has two faces: what a running system reads (the page
-//! cache) and what is on the platter. A write goes to the first and is remembered; a
-//! sync brings it to the second; a crash keeps any subset of the remembered sectors, torn and
-//! reordered. A failed sync forgets the remembered writes without
-//! bringing them over, as real file systems do.
+//! Each file has two contents: what a running system reads (the page cache) and what is on disk. A write changes the
+//! first and is recorded. A sync applies the recorded writes to the second. A crash keeps any subset of the recorded
+//! sectors, so writes can be torn and reordered. A failed sync drops the recorded writes, as real file systems do.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use malote_engine::disk::{DirEntry, Disk, DiskFile};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::rng::Rng;
 
-/// What survives a crash does so in units of this.
+/// A sector survives a crash completely or not at all.
 pub const SECTOR_BYTES: usize = 512;
 
-/// What is to go wrong. Counters count down to the call that fails; `None` never fails.
+/// Faults to inject. Counters count down to the call that fails; `None` never fails.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
     /// Syncs of files and of the directory until one fails.
@@ -29,18 +28,17 @@ pub struct Faults {
     pub read_fails_in: Option<u64>,
     /// Bytes that all files together may take.
     pub capacity_bytes: Option<u64>,
-    /// Calls that change or sync something until the power goes: that one and all later ones
-    /// fail and do nothing.
+    /// Calls that change or sync something until the power fails: that call and all later ones fail without effect.
     pub power_fails_in: Option<u64>,
 }
 
 #[derive(Clone, Default)]
 struct Content {
-    /// What a running system reads.
-    seen: Vec<u8>,
-    /// What is on the platter.
+    /// The page cache: what a running system reads.
+    cached: Vec<u8>,
+    /// What is on disk.
     stored: Vec<u8>,
-    /// Since the last sync.
+    /// Changes since the last sync.
     unsynced: Vec<Change>,
 }
 
@@ -67,13 +65,13 @@ struct State {
     calls: u64,
 }
 
-/// A simulated directory. Clones are the same directory.
+/// A simulated directory. Clones share the directory.
 #[derive(Clone, Default)]
 pub struct SimDisk {
     state: Arc<Mutex<State>>,
 }
 
-fn hit(counter: &mut Option<u64>) -> bool {
+fn countdown_ended(counter: &mut Option<u64>) -> bool {
     match counter {
         Some(0) => {
             *counter = None;
@@ -101,25 +99,25 @@ impl SimDisk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets what is to go wrong from now on.
+    /// Sets the faults to inject from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.state().faults = faults;
     }
 
-    /// Calls that changed or synced something so far.
+    /// Number of calls that changed or synced something.
     pub fn calls(&self) -> u64 {
         self.state().calls
     }
 
-    /// The disk as the next process finds it after a kill: the page cache is still there. Whoever
-    /// still has the old disk no longer reaches the new one.
+    /// A copy of the disk as the next process finds it after a kill: the page cache survives. The old disk no longer
+    /// affects the copy.
     pub fn killed(&self) -> SimDisk {
         let mut state = self.state().clone();
         state.faults = Faults::default();
         SimDisk { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// The disk after a power loss.
+    /// A copy of the disk after a power loss.
     pub fn crashed(&self, rng: &mut Rng) -> SimDisk {
         let old = self.state();
         let mut state = State { stored_names: old.stored_names.clone(), ..State::default() };
@@ -131,20 +129,20 @@ impl SimDisk {
         for (name, old_index) in &state.stored_names {
             let stored = old.contents[*old_index].crashed(rng);
             renumbered.insert(name.clone(), state.contents.len());
-            state.contents.push(Content { seen: stored.clone(), stored, unsynced: Vec::new() });
+            state.contents.push(Content { cached: stored.clone(), stored, unsynced: Vec::new() });
         }
         state.names = renumbered.clone();
         state.stored_names = renumbered;
         SimDisk { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Turns one bit of a file, in the cache and on the platter.
+    /// Flips one bit of a file, in the page cache and on disk.
     pub fn flip_bit(&self, name: &str, byte: u64, bit: u8) {
         let mut state = self.state();
         let Some(&index) = state.names.get(name) else { return };
         let content = &mut state.contents[index];
-        for face in [&mut content.seen, &mut content.stored] {
-            if let Some(byte) = face.get_mut(byte as usize) {
+        for bytes in [&mut content.cached, &mut content.stored] {
+            if let Some(byte) = bytes.get_mut(byte as usize) {
                 *byte ^= 1 << (bit % 8);
             }
         }
@@ -153,9 +151,9 @@ impl SimDisk {
     /// A hash of everything that a running system could read.
     pub fn state_hash(&self) -> u64 {
         let state = self.state();
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = Xxh3::new();
         for (name, index) in &state.names {
-            (name, &state.contents[*index].seen).hash(&mut hasher);
+            (name, &state.contents[*index].cached).hash(&mut hasher);
         }
         hasher.finish()
     }
@@ -215,8 +213,8 @@ fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
 }
 
 impl State {
-    /// Counts a call that changes or syncs something.
-    fn act(&mut self) -> io::Result<()> {
+    /// Counts a call that changes or syncs something, and fails it after a power loss.
+    fn count_call(&mut self) -> io::Result<()> {
         self.calls += 1;
         match &mut self.faults.power_fails_in {
             Some(0) => Err(io_error("power")),
@@ -229,11 +227,11 @@ impl State {
     }
 
     fn used(&self) -> u64 {
-        self.names.values().map(|&index| self.contents[index].seen.len() as u64).sum()
+        self.names.values().map(|&index| self.contents[index].cached.len() as u64).sum()
     }
 
     fn grow(&self, index: usize, len: usize) -> io::Result<()> {
-        let more = len.saturating_sub(self.contents[index].seen.len()) as u64;
+        let more = len.saturating_sub(self.contents[index].cached.len()) as u64;
         match self.faults.capacity_bytes {
             Some(capacity) if more > 0 && self.used() + more > capacity => {
                 Err(io::Error::new(io::ErrorKind::StorageFull, "simulated full disk"))
@@ -246,7 +244,7 @@ impl State {
 impl Disk for SimDisk {
     fn list(&self) -> io::Result<Vec<DirEntry>> {
         let state = self.state();
-        let len = |index: &usize| state.contents[*index].seen.len() as u64;
+        let len = |index: &usize| state.contents[*index].cached.len() as u64;
         Ok(state
             .names
             .iter()
@@ -260,12 +258,12 @@ impl Disk for SimDisk {
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        crate::alloc::check_world();
+        crate::alloc::check_memory();
         let mut state = self.state();
         if state.names.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        state.act()?;
+        state.count_call()?;
         let index = state.contents.len();
         state.contents.push(Content::default());
         state.names.insert(name.to_owned(), index);
@@ -275,7 +273,7 @@ impl Disk for SimDisk {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = self.state();
-        state.act()?;
+        state.count_call()?;
         state.names.remove(name).ok_or(io::ErrorKind::NotFound)?;
         state.unsynced.push(DirChange::Remove(name.to_owned()));
         Ok(())
@@ -283,7 +281,7 @@ impl Disk for SimDisk {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.state();
-        state.act()?;
+        state.count_call()?;
         let index = state.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
         state.names.insert(to.to_owned(), index);
         state.unsynced.push(DirChange::Rename(from.to_owned(), to.to_owned()));
@@ -292,8 +290,8 @@ impl Disk for SimDisk {
 
     fn sync_dir(&self) -> io::Result<()> {
         let mut state = self.state();
-        state.act()?;
-        if hit(&mut state.faults.sync_fails_in) {
+        state.count_call()?;
+        if countdown_ended(&mut state.faults.sync_fails_in) {
             return Err(io_error("directory sync"));
         }
         state.stored_names = state.names.clone();
@@ -325,34 +323,34 @@ struct SimFile {
 impl DiskFile for SimFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut state = self.disk.state();
-        if hit(&mut state.faults.read_fails_in) {
+        if countdown_ended(&mut state.faults.read_fails_in) {
             return Err(io_error("read"));
         }
-        let seen = &state.contents[self.index].seen;
-        let from = (offset as usize).min(seen.len());
-        let len = buf.len().min(seen.len() - from);
-        buf[..len].copy_from_slice(&seen[from..from + len]);
+        let cached = &state.contents[self.index].cached;
+        let from = (offset as usize).min(cached.len());
+        let len = buf.len().min(cached.len() - from);
+        buf[..len].copy_from_slice(&cached[from..from + len]);
         Ok(len)
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         let mut state = self.disk.state();
-        state.act()?;
-        if hit(&mut state.faults.write_fails_in) {
+        state.count_call()?;
+        if countdown_ended(&mut state.faults.write_fails_in) {
             return Err(io_error("write"));
         }
         state.grow(self.index, offset as usize + buf.len())?;
         let content = &mut state.contents[self.index];
-        put(&mut content.seen, offset as usize, buf);
+        put(&mut content.cached, offset as usize, buf);
         content.unsynced.push(Change::Write { offset: offset as usize, bytes: buf.to_vec() });
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.disk.state();
-        state.act()?;
-        if hit(&mut state.faults.sync_fails_in) {
-            // The pages are clean now, and nothing of them is on the platter.
+        state.count_call()?;
+        if countdown_ended(&mut state.faults.sync_fails_in) {
+            // The pages are clean now, although nothing was written to disk.
             state.contents[self.index].unsynced.clear();
             return Err(io_error("sync"));
         }
@@ -366,15 +364,15 @@ impl DiskFile for SimFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.disk.state();
-        state.act()?;
+        state.count_call()?;
         state.grow(self.index, len as usize)?;
         let content = &mut state.contents[self.index];
-        content.seen.resize(len as usize, 0);
+        content.cached.resize(len as usize, 0);
         content.unsynced.push(Change::Length(len as usize));
         Ok(())
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.disk.state().contents[self.index].seen.len() as u64)
+        Ok(self.disk.state().contents[self.index].cached.len() as u64)
     }
 }

@@ -1,9 +1,10 @@
-//! Decoders against input that nobody should send: real encodings, bent. Seeded, on stable Rust, no tool needed.
+//! Fuzzes decoders with mutated valid encodings. It is seeded and needs only stable Rust.
 //!
-//! A target is a name and a function over bytes. It fails by panicking, or by holding far more memory than its input
-//! warrants. A new front end adds its decoder to [`TARGETS`] and what it reads to [`Corpus`].
+//! A target is a name and a function over bytes. It fails by panicking, or by using much more memory than its input
+//! justifies. A new front end adds its decoder to [`TARGETS`] and its valid inputs to [`Corpus`].
 
 mod amqp;
+mod amqp091;
 mod atom;
 mod servicebus;
 mod sqs;
@@ -32,14 +33,14 @@ use crate::disk::SimDisk;
 use crate::rng::Rng;
 use crate::world::World;
 
-/// Real encodings, by what they are.
+/// Valid encodings by kind.
 #[derive(Default)]
 pub struct Corpus {
     frames: Vec<Vec<u8>>,
     headers: Vec<Vec<u8>>,
     snapshots: Vec<Vec<u8>>,
     states: Vec<Vec<u8>>,
-    /// The kind first, then the body.
+    /// The kind byte, then the body.
     records: Vec<Vec<u8>>,
     /// Bodies of requests of the HTTP API.
     requests: Vec<Vec<u8>>,
@@ -49,10 +50,13 @@ pub struct Corpus {
     amqp_frames: Vec<Vec<u8>>,
     amqp_messages: Vec<Vec<u8>>,
     amqp_conversations: Vec<Vec<u8>>,
+    amqp091_streams: Vec<Vec<u8>>,
+    amqp091_tables: Vec<Vec<u8>>,
+    amqp091_properties: Vec<Vec<u8>>,
     /// Bodies of Service Bus administration.
     atom: Vec<Vec<u8>>,
     servicebus_requests: Vec<Vec<u8>>,
-    servicebus_words: Vec<Vec<u8>>,
+    servicebus_texts: Vec<Vec<u8>>,
     sqs_json: Vec<Vec<u8>>,
     sqs_forms: Vec<Vec<u8>>,
     sqs_cbor: Vec<Vec<u8>>,
@@ -61,11 +65,11 @@ pub struct Corpus {
     rules: Vec<Vec<u8>>,
 }
 
-type Pick = fn(&Corpus) -> &[Vec<u8>];
-type Decode = fn(&mut Subject, &[u8]);
+type SelectInputs = fn(&Corpus) -> &[Vec<u8>];
+type Decode = fn(&mut TargetState, &[u8]);
 
-/// Name, corpus, decoder, memory allowed beside 64 times the input.
-const TARGETS: &[(&str, Pick, Decode, u64)] = &[
+/// Name, corpus, decoder, and bytes of memory allowed in addition to 64 times the input.
+const TARGETS: &[(&str, SelectInputs, Decode, u64)] = &[
     ("journal-frame", |c| &c.frames, frame, 64 << 10),
     ("segment-header", |c| &c.headers, header, 64 << 10),
     ("snapshot-file", |c| &c.snapshots, snapshot, 64 << 10),
@@ -74,13 +78,22 @@ const TARGETS: &[(&str, Pick, Decode, u64)] = &[
     ("stored-message", |c| &c.records, stored, 1 << 20),
     ("api-json", |c| &c.requests, api_json, 1 << 20),
     ("native-json", |c| &c.frames_json, native_json, 1 << 20),
-    // A map or list that announces many entries is given room for at most a megabyte of them at a time.
+    // A map or list that announces many entries gets at most a megabyte of capacity at a time.
     ("native-msgpack", |c| &c.frames_msgpack, native_msgpack, 4 << 20),
-    // Values of a few bytes each unfold into forty, up to 65,536 of them; and are compared as text.
+    // Values of a few bytes take forty in memory, up to 65,536 of them, and are compared as text.
     ("amqp-frames", |c| &c.amqp_frames, |_, bytes| amqp::try_frames(bytes), 16 << 20),
     ("amqp-message", |c| &c.amqp_messages, |_, bytes| amqp::try_message(bytes), 8 << 20),
-    // A megabyte of messages may wait on either side.
+    // Up to a megabyte of messages may be buffered in each direction.
     ("amqp-connection", |c| &c.amqp_conversations, |_, bytes| amqp::try_connection(bytes), 8 << 20),
+    // The texts of an exception and of `Debug` are longer than what they show.
+    ("amqp091-stream", |c| &c.amqp091_streams, |_, bytes| amqp091::try_stream(bytes), 1 << 20),
+    ("amqp091-table", |c| &c.amqp091_tables, |_, bytes| amqp091::try_table(bytes), 256 << 10),
+    (
+        "amqp091-properties",
+        |c| &c.amqp091_properties,
+        |_, bytes| amqp091::try_properties(bytes),
+        64 << 10,
+    ),
     ("servicebus-atom", |c| &c.atom, |_, bytes| atom::try_body(bytes), 1 << 20),
     (
         "servicebus-message",
@@ -94,7 +107,7 @@ const TARGETS: &[(&str, Pick, Decode, u64)] = &[
         |_, bytes| servicebus::try_request(bytes),
         16 << 20,
     ),
-    ("servicebus-words", |c| &c.servicebus_words, |_, bytes| servicebus::try_words(bytes), 1 << 20),
+    ("servicebus-text", |c| &c.servicebus_texts, |_, bytes| servicebus::try_text(bytes), 1 << 20),
     ("sqs-json", |c| &c.sqs_json, |_, bytes| sqs::try_json(bytes), 1 << 20),
     ("sqs-query", |c| &c.sqs_forms, |_, bytes| sqs::try_form(bytes), 1 << 20),
     ("sqs-cbor", |c| &c.sqs_cbor, |_, bytes| sqs::try_cbor(bytes), 1 << 20),
@@ -102,7 +115,7 @@ const TARGETS: &[(&str, Pick, Decode, u64)] = &[
     ("rule", |c| &c.rules, rule, 256 << 10),
 ];
 
-/// Every part of the language.
+/// Covers every part of the SQL filter language.
 const SQL: &[&str] = &[
     "color = 'blue' AND (size > 10 OR NOT sys.Label LIKE '%b_s!%' ESCAPE '!') AND user.[a b] IS NOT NULL",
     "EXISTS(\"x\") OR a NOT IN (1, 2.5, 'x', -3E-5, @p) AND p('sys.' + name) <> -(1 + 2) * 3 % 4 / 5",
@@ -111,7 +124,7 @@ const SQL: &[&str] = &[
     "SET [c d] = @p; SET sys.TimeToLive = 5; SET sys.SessionId = p('name'); SET l = list",
 ];
 
-/// A request of every kind.
+/// One request of each kind.
 const REQUESTS: &[&str] = &[
     r#"{"sessions":["one","two"],"lock_ms":30000,"failed_max":10,"receives_max":null,"dead_letter":{"queue":"graves"},"durability":"relaxed","retry":"skip","delay_ms":5,"message_bytes_max":1024,"backlog_warning":7}"#,
     r#"{"messages":[{"queue":"q","body":{"a":[1,2.5,null,true]},"session":"s","id":"1","delay_ms":5,"priority":3,"ttl_ms":9,"properties":{"x":1,"y":{"$type":"i32","value":7},"z":[1,{"k":"v"}]}},{"body_base64":"aGVsbG8=","at":1794797062000}]}"#,
@@ -128,7 +141,7 @@ const REQUESTS: &[&str] = &[
     r#"{"send":[{"queue":"q","body":"x"},{"topic":"t","at":5}],"settle":[{"queue":"q","items":[{"leases":["000000010000000000000001fdb39786"],"outcome":"abandon","properties":{"a":1}}]}],"state":[{"queue":"q","change":{"token":"000000010000000000000001fdb39786","state_base64":"AA=="}}]}"#,
 ];
 
-/// A frame of every kind.
+/// One frame of each kind.
 const FRAMES: &[&str] = &[
     r#"{"send":{"id":1,"messages":[{"queue":"q","body":"x","session":"s","properties":{"a":{"$type":"uuid","value":"01a1e23d-c770-7ab7-9f95-bed9c63d4f67"}}}]}}"#,
     r#"[{"attach":{"id":2,"consumer":1,"queue":"q","credit":100,"mode":"lock","per_session":2}},{"credit":{"id":3,"consumer":1,"credit":5,"replace":true}},{"detach":{"id":4,"consumer":1}}]"#,
@@ -142,16 +155,16 @@ const FRAMES: &[&str] = &[
     r#"[{"declare":{"id":20}},{"declare":{"id":21,"queue":"mine","spec":{"exclusive":true,"durability":"relaxed","sessions":["a"]}}}]"#,
 ];
 
-/// What a target needs beside its input.
-struct Subject {
+/// State that targets need in addition to their input.
+struct TargetState {
     core: Core,
     state: Vec<u8>,
     journal: Option<Recovered>,
     executions: u64,
 }
 
-/// Where it should stand and its journal's salt come first: a frame somewhere else is soon refused.
-fn frame(_: &mut Subject, bytes: &[u8]) {
+/// The input begins with the frame's position and the journal's salt, because a frame elsewhere is refused at once.
+fn frame(_: &mut TargetState, bytes: &[u8]) {
     if let Some((pos, rest)) = bytes.split_first_chunk::<8>()
         && let Some((salt, frame)) = rest.split_first_chunk::<4>()
     {
@@ -160,27 +173,27 @@ fn frame(_: &mut Subject, bytes: &[u8]) {
     }
 }
 
-fn header(_: &mut Subject, bytes: &[u8]) {
+fn header(_: &mut TargetState, bytes: &[u8]) {
     let _ = decode_header(bytes);
 }
 
-fn snapshot(_: &mut Subject, bytes: &[u8]) {
+fn snapshot(_: &mut TargetState, bytes: &[u8]) {
     let _ = decode_snapshot(bytes);
 }
 
-fn api_json(_: &mut Subject, bytes: &[u8]) {
+fn api_json(_: &mut TargetState, bytes: &[u8]) {
     malote_front_http::requests::try_every_request(bytes);
 }
 
-fn native_json(_: &mut Subject, bytes: &[u8]) {
+fn native_json(_: &mut TargetState, bytes: &[u8]) {
     let _ = decode_native(bytes, Encoding::Json);
 }
 
-fn native_msgpack(_: &mut Subject, bytes: &[u8]) {
+fn native_msgpack(_: &mut TargetState, bytes: &[u8]) {
     let _ = decode_native(bytes, Encoding::MessagePack);
 }
 
-/// A message with something under every name of the corpus.
+/// A message with a value for every name in the corpus.
 fn routed_message() -> Message {
     let properties = [
         ("color", Value::String("blue".into())),
@@ -199,38 +212,42 @@ fn routed_message() -> Message {
     }
 }
 
-/// What parses can be evaluated, and parses again from its own text.
-fn sql(_: &mut Subject, bytes: &[u8]) {
+/// Text that parses can be evaluated, and its own text parses again.
+fn sql(_: &mut TargetState, bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let parameters = vec![("@p".to_owned(), Value::I64(i64::MIN))];
     let mut message = routed_message();
     if let Ok(filter) = SqlFilter::new(&text, parameters.clone()) {
         let _ = filter.evaluate(&Facts::new(&message, Timestamp(5)));
-        assert!(SqlFilter::new(filter.text(), parameters.clone()).is_ok(), "it parsed before");
+        assert!(
+            SqlFilter::new(filter.text(), parameters.clone()).is_ok(),
+            "the text of a filter parses again"
+        );
     }
     if let Ok(action) = SqlAction::new(&text, parameters) {
         action.apply(&mut message, Timestamp(5));
     }
 }
 
-/// What is read as a rule is one: it has bytes, and a router says of it what it says of itself.
-fn rule(_: &mut Subject, bytes: &[u8]) {
+/// A decoded rule can be encoded again, and the router's index agrees with the rule's own definition.
+fn rule(_: &mut TargetState, bytes: &[u8]) {
     let _ = decode_topic_spec(bytes);
     let Some(rule) = decode_rule(bytes) else { return };
-    let encoded = encode_rule(&rule).unwrap_or_else(|refusal| panic!("it was read: {refusal}"));
-    assert!(decode_rule(&encoded).is_some(), "its own bytes are a rule");
+    let encoded = encode_rule(&rule)
+        .unwrap_or_else(|refusal| panic!("a decoded rule cannot be encoded: {refusal}"));
+    assert!(decode_rule(&encoded).is_some(), "the encoded rule cannot be decoded");
     let message = routed_message();
     let facts = Facts::new(&message, Timestamp(5));
     let mut router = TopicRouter::new(1);
     router.insert(1, rule.clone());
     let mut hits = Vec::new();
     router.route(&facts, &mut hits);
-    assert_eq!(!hits.is_empty(), rule.filter.matches(&facts), "the index and the definition");
+    assert_eq!(!hits.is_empty(), rule.filter.matches(&facts), "the router and the filter disagree");
     assert_eq!(router.remove_target(1), 1);
 }
 
-/// What was restored must be usable: it is saved, listed and restored again.
-fn core_snapshot(_: &mut Subject, bytes: &[u8]) {
+/// A restored state must be usable: it can be listed and saved again.
+fn core_snapshot(_: &mut TargetState, bytes: &[u8]) {
     let mut core = Core::new(1);
     if core.restore(bytes).is_ok() {
         core.live(&mut |_, _| {});
@@ -239,17 +256,17 @@ fn core_snapshot(_: &mut Subject, bytes: &[u8]) {
     }
 }
 
-/// One record on top of a real state; the state is fresh now and then.
-fn event(subject: &mut Subject, bytes: &[u8]) {
+/// Applies one record to a real state. The state is replaced from time to time.
+fn event(target: &mut TargetState, bytes: &[u8]) {
     if let Some((&kind, body)) = bytes.split_first() {
-        Replay::apply(&mut subject.core, Pos::new(9, 5000), kind, body);
+        Replay::apply(&mut target.core, Pos::new(9, 5000), kind, body);
     }
 }
 
-/// A record in a journal, with a good checksum, read as a message.
-fn stored(subject: &mut Subject, bytes: &[u8]) {
+/// Writes a record with a valid checksum to a journal, and reads it as a message.
+fn stored(target: &mut TargetState, bytes: &[u8]) {
     let Some((&kind, body)) = bytes.split_first() else { return };
-    let Some(journal) = subject.journal.as_mut() else { return };
+    let Some(journal) = target.journal.as_mut() else { return };
     journal.appender.begin();
     let placed = journal.appender.frame(kind.max(KIND_MARK + 1), |out| out.extend_from_slice(body));
     let Ok(group) = journal.appender.end(true) else { return };
@@ -260,13 +277,13 @@ fn stored(subject: &mut Subject, bytes: &[u8]) {
     let _ = Stored::read_now(&journal.segments, pos);
 }
 
-impl Subject {
-    /// A fresh state now and then.
+impl TargetState {
+    /// Replaces the state from time to time.
     fn refresh(&mut self) {
         if self.executions.is_multiple_of(64) {
             self.core = Core::new(1);
             let restored = self.core.restore(&self.state);
-            restored.unwrap_or_else(|error| panic!("a real state: {error}"));
+            restored.unwrap_or_else(|error| panic!("cannot restore a valid state: {error}"));
         }
         if self.executions.is_multiple_of(512) {
             self.journal = Some(empty_journal());
@@ -283,11 +300,11 @@ fn empty_journal() -> Recovered {
         ..Options::default()
     };
     recover(Arc::new(disk), &options, &mut Core::new(1))
-        .unwrap_or_else(|error| panic!("an empty disk does not open: {error}"))
+        .unwrap_or_else(|error| panic!("cannot open an empty disk: {error}"))
 }
 
 impl Corpus {
-    /// What worlds leave on their disks.
+    /// Collects the inputs: what simulations leave on their disks, and the constants above.
     pub fn new() -> Corpus {
         let mut corpus = Corpus::default();
         for seed in 0..6 {
@@ -308,10 +325,13 @@ impl Corpus {
         corpus.amqp_frames = amqp::frames();
         corpus.amqp_messages = amqp::messages();
         corpus.amqp_conversations = amqp::conversations();
+        corpus.amqp091_streams = amqp091::streams();
+        corpus.amqp091_tables = amqp091::tables();
+        corpus.amqp091_properties = amqp091::properties();
         let bytes_of = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect();
         corpus.atom = bytes_of(atom::BODIES);
         corpus.servicebus_requests = servicebus::requests();
-        corpus.servicebus_words = bytes_of(servicebus::WORDS);
+        corpus.servicebus_texts = bytes_of(servicebus::TEXTS);
         corpus.sqs_json = bytes_of(sqs::JSON);
         corpus.sqs_forms = bytes_of(sqs::FORMS);
         corpus.sqs_cbor = sqs::bodies();
@@ -356,7 +376,7 @@ impl Corpus {
     }
 }
 
-/// A rule of every kind.
+/// One rule of each kind.
 fn rules() -> Vec<Rule> {
     let parameters = vec![("@p".to_owned(), Value::I64(7))];
     let sql = SqlFilter::new("color = 'blue' AND size <> @p", parameters.clone());
@@ -382,7 +402,7 @@ fn rules() -> Vec<Rule> {
     filters.into_iter().enumerate().map(rule).collect()
 }
 
-/// Bends an input.
+/// Picks an input and mutates it.
 fn mutate(rng: &mut Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
     let one = |rng: &mut Rng| {
         corpus.get(rng.below(corpus.len().max(1) as u64) as usize).cloned().unwrap_or_default()
@@ -396,28 +416,28 @@ fn mutate(rng: &mut Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
             2 if len > 0 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][rng.below(5) as usize],
             3 => bytes.truncate(at),
             4 => {
-                // The start of one and the end of another.
+                // The start of one input and the end of another.
                 let other = one(rng);
                 let from = rng.below(other.len().max(1) as u64) as usize;
                 bytes.truncate(at);
                 bytes.extend_from_slice(other.get(from..).unwrap_or_default());
             }
             5 => {
-                // A length, or a varint, that lies.
-                let lie = [
+                // A wrong length or varint.
+                let wrong_length = [
                     &[0xff; 4][..],
                     &[0xff; 8],
                     &[0xff, 0xff, 0xff, 0xff, 0x0f],
                     &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01],
                     &[0xff, 0xff, 0x03],
                 ];
-                let lie = lie[rng.below(5) as usize];
-                let end = (at + lie.len()).min(bytes.len());
-                bytes.splice(at.min(end)..end, lie.iter().copied());
+                let wrong_length = wrong_length[rng.below(5) as usize];
+                let end = (at + wrong_length.len()).min(bytes.len());
+                bytes.splice(at.min(end)..end, wrong_length.iter().copied());
             }
             6 => {
-                let few: Vec<u8> = (0..rng.below(16)).map(|_| rng.next_u64() as u8).collect();
-                bytes.splice(at.min(bytes.len())..at.min(bytes.len()), few);
+                let inserted: Vec<u8> = (0..rng.below(16)).map(|_| rng.next_u64() as u8).collect();
+                bytes.splice(at.min(bytes.len())..at.min(bytes.len()), inserted);
             }
             _ => {
                 let end = (at as u64 + rng.below(16)).min(len) as usize;
@@ -428,42 +448,46 @@ fn mutate(rng: &mut Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Fuzzes every target, or the named one; says whether all held.
+/// Fuzzes all targets, or the named one. Returns whether all passed.
 #[allow(clippy::disallowed_methods, reason = "how long to fuzz is not the engine's time")]
 pub fn run(seconds: u64, only: Option<&str>, seed: u64) -> anyhow::Result<bool> {
     let chosen: Vec<_> =
         TARGETS.iter().filter(|(name, ..)| only.is_none_or(|only| only == *name)).collect();
     if chosen.is_empty() {
         let names: Vec<_> = TARGETS.iter().map(|(name, ..)| *name).collect();
-        anyhow::bail!("there is no target `{}`: {}", only.unwrap_or_default(), names.join(", "));
+        anyhow::bail!(
+            "unknown target `{}`; choose one of {}",
+            only.unwrap_or_default(),
+            names.join(", ")
+        );
     }
     let corpus = Corpus::new();
     let each = Duration::from_millis(seconds * 1000 / chosen.len() as u64);
     let mut good = true;
-    for (name, pick, decode, room) in chosen {
-        let inputs = pick(&corpus);
+    for (name, select, decode, memory_extra) in chosen {
+        let inputs = select(&corpus);
         let state = corpus.states.first().cloned().unwrap_or_default();
-        let mut subject = Subject { core: Core::new(1), state, journal: None, executions: 0 };
+        let mut target = TargetState { core: Core::new(1), state, journal: None, executions: 0 };
         let mut rng = Rng::new(seed);
         let begun = Instant::now();
-        let mut most = 0;
+        let mut peak_max = 0;
         while begun.elapsed() < each {
             let bytes = mutate(&mut rng, inputs);
-            subject.refresh();
-            let run = || catch_unwind(AssertUnwindSafe(|| decode(&mut subject, &bytes)));
+            target.refresh();
+            let run = || catch_unwind(AssertUnwindSafe(|| decode(&mut target, &bytes)));
             let (done, peak) = peak_of(run);
-            subject.executions += 1;
-            most = most.max(peak);
-            let allowed = 64 * bytes.len() as u64 + room;
+            target.executions += 1;
+            peak_max = peak_max.max(peak);
+            let allowed = 64 * bytes.len() as u64 + memory_extra;
             if done.is_err() || peak > allowed {
                 let what = if done.is_err() {
                     "panicked".to_owned()
                 } else {
-                    format!("held {peak} bytes, {allowed} are allowed")
+                    format!("used {peak} bytes, {allowed} are allowed")
                 };
                 println!(
                     "{name} {what} at execution {} of seed {seed}, input {}",
-                    subject.executions,
+                    target.executions,
                     hex(&bytes)
                 );
                 good = false;
@@ -471,8 +495,8 @@ pub fn run(seconds: u64, only: Option<&str>, seed: u64) -> anyhow::Result<bool> 
             }
         }
         println!(
-            "{name}: {} executions, {} inputs to begin with, {most} bytes at most",
-            subject.executions,
+            "{name}: {} executions, {} initial inputs, at most {peak_max} bytes",
+            target.executions,
             inputs.len()
         );
     }

@@ -1,5 +1,5 @@
-//! Seeded simulation: everything that can go wrong with a disk, replayable to the byte.
-#![allow(missing_docs)] // a test's fields are named for what they are
+//! Seeded simulation of the engine on a faulty disk, and tests of the built binary.
+#![allow(missing_docs)] // test code; names say enough
 pub mod alloc;
 #[cfg(feature = "protocols")]
 pub mod attack;
@@ -10,11 +10,11 @@ pub mod disk;
 pub mod full;
 #[cfg(feature = "protocols")]
 pub mod fuzz;
-pub mod met;
 pub mod model;
 pub mod rng;
 pub mod seeds;
 pub mod sim;
+pub mod situations;
 pub mod stepped;
 pub mod supervision;
 pub mod world;

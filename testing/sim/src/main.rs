@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use malote_sim::crash::Protocol;
 use malote_sim::full::Outcome;
-use malote_sim::met::Met;
+use malote_sim::situations::Situations;
 use malote_sim::{seeds, sim};
 
 const USAGE: &str = "\
@@ -18,8 +18,8 @@ usage: malote-sim <command>
   full   [--rounds N] [--mib N] [--binary PATH] [--seed S]
   fuzz   --seconds N [--seed S] [target]
   sim    [--seed S | --from S --seeds N] [--random N] [--crashes N] [--steps N] [--all] [-v]
-         without --seed and --from: the seeds that failed once, 200 from 0 or as many as it takes for N crashes;
-         then N new ones, which are told so that they can be run again
+         without --seed and --from: the recorded seeds that failed before, N random ones, then --seeds seeds from 0
+         (default 200), or as many as needed for --crashes; random seeds are printed so that they can be run again
 ";
 
 fn main() -> ExitCode {
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the test harness of autotools says for the same.
+/// The exit code for skipped tests in Automake.
 const SKIPPED: u8 = 77;
 
 fn run(args: &[String]) -> Result<Outcome> {
@@ -53,7 +53,7 @@ fn run(args: &[String]) -> Result<Outcome> {
 }
 
 #[global_allocator]
-static ALLOCATOR: malote_sim::alloc::Counting = malote_sim::alloc::Counting;
+static ALLOCATOR: malote_sim::alloc::CountingAllocator = malote_sim::alloc::CountingAllocator;
 
 fn crash(args: &[String]) -> Result<bool> {
     let cycles = option(args, "--cycles")?.unwrap_or(20);
@@ -64,11 +64,11 @@ fn crash(args: &[String]) -> Result<bool> {
         Some("native") => Protocol::Native,
         Some("servicebus") => {
             let program: PathBuf = option(args, "--program")?.context(
-                "--program: the clients of servicebus are a program; `cargo xtask crash` builds it",
+                "--program is missing: the Service Bus clients are a separate program, which `cargo xtask crash` builds",
             )?;
             return malote_sim::crash::run_servicebus(&program, cycles, &binary(args)?, seed);
         }
-        Some(other) => bail!("--protocol: `{other}` is none of http, native, sqs and servicebus"),
+        Some(other) => bail!("--protocol: `{other}` is not one of http, native, sqs, servicebus"),
     };
     malote_sim::crash::run(protocol, cycles, &binary(args)?, seed)
 }
@@ -76,7 +76,7 @@ fn crash(args: &[String]) -> Result<bool> {
 #[cfg(feature = "protocols")]
 fn attack(args: &[String]) -> Result<bool> {
     let seconds = option(args, "--seconds")?.unwrap_or(malote_sim::attack::SECONDS);
-    malote_sim::attack::run(seconds, named(args), &binary(args)?)
+    malote_sim::attack::run(seconds, positional(args), &binary(args)?)
 }
 
 fn full(args: &[String]) -> Result<Outcome> {
@@ -88,8 +88,10 @@ fn full(args: &[String]) -> Result<Outcome> {
 fn binary(args: &[String]) -> Result<PathBuf> {
     match option(args, "--binary")? {
         Some(path) => Ok(path),
-        // Built beside this one.
-        None => Ok(std::env::current_exe().context("where am I?")?.with_file_name("malote")),
+        // Built in the same directory as this program.
+        None => Ok(std::env::current_exe()
+            .context("cannot find this program's path")?
+            .with_file_name("malote")),
     }
 }
 
@@ -97,12 +99,12 @@ fn binary(args: &[String]) -> Result<PathBuf> {
 fn fuzz(args: &[String]) -> Result<bool> {
     let seconds = option(args, "--seconds")?.unwrap_or(20);
     let seed = option(args, "--seed")?.unwrap_or(1);
-    malote_sim::fuzz::run(seconds, named(args), seed)
+    malote_sim::fuzz::run(seconds, positional(args), seed)
 }
 
-/// The argument that is no option and no value of one.
+/// The first argument that is neither an option nor the value of one.
 #[cfg(feature = "protocols")]
-fn named(args: &[String]) -> Option<&str> {
+fn positional(args: &[String]) -> Option<&str> {
     let is_name = |at: usize| at == 0 || !args[at - 1].starts_with("--");
     let found = args.iter().enumerate().find(|(at, arg)| !arg.starts_with("--") && is_name(*at));
     found.map(|(_, name)| name.as_str())
@@ -114,11 +116,11 @@ fn option<T: std::str::FromStr>(args: &[String], name: &str) -> Result<Option<T>
     let value = args.get(at + 1).with_context(|| format!("{name} needs a value"))?;
     match value.parse() {
         Ok(value) => Ok(Some(value)),
-        Err(_) => bail!("{name}: `{value}` is not what it takes"),
+        Err(_) => bail!("{name}: invalid value `{value}`"),
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "the time that a run takes is not the engine's time")]
+#[allow(clippy::disallowed_methods, reason = "measures real time")]
 fn simulate(args: &[String]) -> Result<bool> {
     let steps = option(args, "--steps")?.unwrap_or(sim::STEPS);
     let verbose = args.iter().any(|arg| arg == "-v");
@@ -135,55 +137,57 @@ fn simulate(args: &[String]) -> Result<bool> {
     let new = base..base + random;
     let mut in_order = from.unwrap_or(0)..;
     let begun = Instant::now();
-    let (mut met, mut done) = (Met::default(), 0);
+    let (mut situations, mut done) = (Situations::default(), 0);
     let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {})); // the story is told below
+    std::panic::set_hook(Box::new(|_| {})); // failures are printed below
     let mut failure = malote_sim::supervision::check().err();
     let all = args.iter().any(|arg| arg == "--all");
-    let mut asides = found.iter().copied().chain(new);
+    let mut listed = found.iter().copied().chain(new);
     let mut ordered = 0;
     while failure.is_none() || all {
-        // Those of which there is a fixed number come first.
-        let enough = crashes.map_or(ordered >= seeds, |crashes| met.of("crashes") >= crashes);
-        let Some(seed) = asides.next().or_else(|| {
+        // The recorded and random seeds come first.
+        let enough =
+            crashes.map_or(ordered >= seeds, |crashes| situations.of("crashes") >= crashes);
+        let Some(seed) = listed.next().or_else(|| {
             ordered += u64::from(!enough);
             in_order.next().filter(|_| !enough)
         }) else {
             break;
         };
         match sim::run(seed, steps, verbose) {
-            Ok(ran) => {
-                // A seed is worth something only if it can be replayed.
+            Ok(result) => {
+                // A seed is useful only if it can be replayed.
                 if (done % 50 == 0 || one.is_some())
-                    && sim::run(seed, steps, false).map(|again| again.hash).ok() != Some(ran.hash)
+                    && sim::run(seed, steps, false).map(|again| again.hash).ok()
+                        != Some(result.hash)
                 {
                     failure = Some(format!("seed {seed} ran differently the second time"));
                     break;
                 }
-                met.add(&ran.met);
+                situations.add(&result.met);
                 done += 1;
             }
-            Err(story) if all => {
+            Err(report) if all => {
                 done += 1;
-                let why = story.rsplit_once("\nseed ").map_or(&*story, |(_, why)| why);
+                let why = report.rsplit_once("\nseed ").map_or(&*report, |(_, why)| why);
                 println!("seed {}", why.chars().take(400).collect::<String>());
                 failure = Some(String::from("some seeds failed"));
             }
-            Err(story) => {
-                failure = Some(story);
+            Err(report) => {
+                failure = Some(report);
                 break;
             }
         }
     }
     std::panic::set_hook(hook);
     let seconds = begun.elapsed().as_secs_f64();
-    println!("{done} seeds\n{met}");
-    println!("{:.1} s, {:.0} crash states/s", seconds, met.of("crashes") as f64 / seconds);
-    if let Some(story) = failure {
-        println!("{story}");
+    println!("{done} seeds\n{situations}");
+    println!("{:.1} s, {:.0} crash states/s", seconds, situations.of("crashes") as f64 / seconds);
+    if let Some(report) = failure {
+        println!("{report}");
         return Ok(false);
     }
-    let missing = met.missing();
-    missing.iter().for_each(|what| println!("met too rarely: {what}"));
+    let missing = situations.missing();
+    missing.iter().for_each(|what| println!("reached too rarely: {what}"));
     Ok(missing.is_empty())
 }

@@ -1,8 +1,8 @@
-//! The reference model: what the queues hold, written from docs/concepts/model.md and as plainly as possible.
+//! The reference model: the contents of the queues, written from docs/concepts/model.md and as simply as possible.
 //!
-//! State is maps of maps; every change is an [`Ev`] with the journal position of the group it stands in. After a crash
-//! the state at the cut is made by applying the events up to there again, and the engine must be in that state.
-//! What may be decided when is in `decide`; what changes do is in `apply`; nothing here knows how the engine does it.
+//! The state is maps of maps. Every change is an [`Ev`] with the journal position of its group. After a crash, the
+//! events up to the cut are applied again, and the engine must be in the resulting state. `decide` contains which
+//! changes are allowed when, and `apply` what they do. Nothing here depends on how the engine works.
 
 mod apply;
 mod topic;
@@ -21,16 +21,16 @@ use malote_model::{
     QueueSpec, Rule, SessionId, TopicName, TopicSpec,
 };
 
-/// A message as somebody sends it.
+/// A message as a client sends it.
 #[derive(Clone)]
 pub struct Letter {
     pub message: Message,
-    /// Its id was given on the way: the sender does not know it by that.
+    /// Its id was generated, so the sender does not know it.
     pub id_given: bool,
     pub outgoing: EncodedMessage,
 }
 
-/// Without its payload.
+/// Omits the payload.
 impl fmt::Debug for Letter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let m = &self.message;
@@ -43,10 +43,10 @@ impl fmt::Debug for Letter {
 
 impl Letter {
     pub fn new(mut message: Message, id_given: bool) -> Self {
-        // A message comes from itself, unless it says otherwise.
+        // By default, `origin_id` is the message's own id.
         message.origin_id = message.origin_id.or_else(|| message.message_id.clone());
         let outgoing = EncodedMessage::new(&message, id_given)
-            .unwrap_or_else(|refusal| panic!("a message is well formed: {refusal}"));
+            .unwrap_or_else(|refusal| panic!("invalid message: {refusal}"));
         Self { message, id_given, outgoing }
     }
 
@@ -54,7 +54,7 @@ impl Letter {
         self.outgoing.size() as u64
     }
 
-    /// What a queue knows it by.
+    /// Its de-duplication key.
     pub fn key(&self, content: bool) -> Option<Vec<u8>> {
         let own = self.message.message_id.as_ref().filter(|_| !self.id_given);
         match self.message.dedup_id.as_ref().or(own) {
@@ -64,60 +64,59 @@ impl Letter {
     }
 }
 
-/// Where a message is.
+/// The state of a message in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In its place; delivered no earlier than `due`.
+    /// In order; delivered no earlier than `due`.
     Here { due: u64 },
-    /// Beside its session until `due`, in its place then.
+    /// Skipped by its session until `due`; then in order again.
     Parked { due: u64 },
     /// Appended at `due`.
     Scheduled { due: u64 },
-    /// In somebody's hands.
+    /// Leased.
     Out(LeaseToken),
-    /// Found by its sequence only.
+    /// Only accessible by its sequence number.
     Deferred,
 }
 
-/// One message.
 #[derive(Clone, Debug)]
 pub struct Msg {
-    /// What was sent; never changes.
+    /// The message as it was sent; never changes.
     pub sent: Rc<Letter>,
-    /// With all that was laid over.
+    /// The properties with all changes applied.
     pub properties: Properties,
-    /// As far as the queues it was in knew it.
+    /// The session, if the queues on its path use it.
     pub session: Option<SessionId>,
-    /// Whose it is, where that counts.
+    /// The tenant, in fair queues.
     pub tenant: Option<SessionId>,
     pub place: Place,
     pub receives: u32,
     pub failed: u32,
     pub released: u32,
-    /// When it was first granted where it is.
+    /// When it was first delivered in its current queue.
     pub first: Option<u64>,
     /// When it entered its queue.
     pub at: u64,
-    /// How long it lives where it comes to next, by its own word. Dead letters have forgotten it.
+    /// Its own time to live for the next queue. Dead letters have none.
     pub ttl_ms: Option<u64>,
-    /// When it expires by its own word.
+    /// When it expires because of its own time to live.
     pub own_expiry: Option<u64>,
-    /// Its queue had a time to live when it came: the moment is known exactly.
+    /// Its queue had a time to live when it arrived, so its arrival is known exactly.
     pub timed: bool,
     pub dead: Option<Dead>,
-    /// Whence it came, so that it does not go in circles.
+    /// Its path, to prevent cycles.
     pub way: Way,
-    /// Another routing key than it was sent with.
+    /// The routing key, if it changed.
     pub key: Option<String>,
-    /// Another id than it was sent with.
+    /// The message id, if it changed.
     pub message_id: Option<String>,
-    /// Nobody may be given it before this is durable.
+    /// It may not be delivered before this position is durable.
     pub rests: Pos,
-    /// Where the record ends that brought it into its queue.
+    /// End of the record that stored it in its queue.
     pub entered: Pos,
 }
 
-/// Why a message is a dead letter.
+/// Why a message was dead-lettered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dead {
     pub reason: DeadReason,
@@ -127,90 +126,89 @@ pub struct Dead {
     pub failed: u32,
     /// How its last lease ended.
     pub cause: Cause,
-    /// Where it died so far.
+    /// The queues in which it was dead-lettered.
     pub way: Way,
-    /// Another routing key from now on.
+    /// The new routing key, if it changes.
     pub key: Option<String>,
-    /// What is left of its time where it goes, if that counts from before it died.
+    /// The remaining time to live, if the dead letter keeps its age.
     pub ttl_ms: Option<u64>,
 }
 
-/// Something in somebody's hands.
+/// A lease of a message, or the hold of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     pub queue: QueueName,
     pub what: What,
-    /// Of a message under a hold: the hold's counts instead.
+    /// For messages of a held session, the hold's time counts instead.
     pub until: u64,
     /// Ends with its connection.
     pub bound: bool,
-    /// Which one; unknown after a restart, when it is over anyway.
+    /// Its connection; unknown after a restart, which ends bound leases anyway.
     pub connection: Option<u64>,
     pub hold: Option<LeaseToken>,
     pub deferred: bool,
 }
 
-/// What is leased.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     Message(u64),
     Session(SessionId),
 }
 
-/// One session that somebody holds or that has a state. Messages know their session themselves.
+/// A session with a hold or a state. Messages contain their session id themselves.
 #[derive(Clone, Debug, Default)]
 pub struct Session {
     pub hold: Option<LeaseToken>,
     pub state: Option<Bytes>,
-    /// Nobody may be given anything of it before this is durable.
+    /// Nothing of it may be delivered before this position is durable.
     pub rests: Pos,
 }
 
-/// One queue or dead-letter set.
+/// A queue or a dead-letter set.
 #[derive(Clone, Debug)]
 pub struct Queue {
     pub spec: QueueSpec,
     pub owner: Option<QueueName>,
-    /// Tells it from others that had its name.
+    /// Distinguishes it from earlier queues of the same name.
     pub born: Pos,
     pub paused: bool,
     pub next_seq: u64,
     pub msgs: BTreeMap<u64, Msg>,
-    /// Whether any of its messages has had a tenant.
+    /// Whether any of its messages had a tenant.
     pub had_tenants: bool,
     pub sessions: BTreeMap<SessionId, Session>,
     pub totals: Totals,
-    /// When the last message came while there was no time to live.
+    /// When the last message arrived while there was no time to live.
     pub untimed_at: u64,
-    /// Which messages it has seen, by key and, if that counts, session.
+    /// De-duplication keys, with the session if the queue de-duplicates per session.
     pub seen: BTreeMap<(Vec<u8>, Option<SessionId>), Known>,
-    /// After a crash, or for want of room, it may hold more than it should, until something comes in.
+    /// After a crash or while the disk is full, it may exceed its limits until the next message.
     pub loose: bool,
     /// The last change that an answer about the queue must wait for.
     pub eager: Pos,
 }
 
-/// A message that a queue has seen.
+/// A message whose key a queue remembers.
 #[derive(Clone, Debug)]
 pub struct Known {
     pub letter: Rc<Letter>,
     pub seq: u64,
     pub at: u64,
-    /// That it is a duplicate rests on this.
+    /// The position that a duplicate's answer must wait for.
     pub rests: Pos,
 }
 
-/// Everything.
+/// The complete state.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     pub queues: BTreeMap<QueueName, Queue>,
     pub topics: BTreeMap<TopicName, Topic>,
-    /// What topics have not routed yet, by the names that only the engine can give.
+    /// Messages that topics have not routed yet, by the internal names of the inboxes.
     pub inboxes: BTreeMap<QueueName, Queue>,
     pub leases: BTreeMap<LeaseToken, Lease>,
 }
 
-/// How a lease ended that did not settle its message for good.
+/// How a lease ended without a final settlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     Released,
@@ -218,14 +216,14 @@ pub enum Cause {
     Lost,
 }
 
-/// How a message was gone for good.
+/// How a message was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Completed,
     Taken,
     Cancelled,
     Purged,
-    /// Once too often, and there is no place for dead letters.
+    /// Exceeded a limit, and the queue drops dead letters.
     Dropped(Cause),
     Replaced,
     Expired,
@@ -233,18 +231,18 @@ pub enum End {
     Unrouted,
 }
 
-/// Why a message went from one place to another.
+/// Why a message was moved.
 #[derive(Clone, Debug)]
 pub enum Why {
     Due,
     Dead(Dead),
-    /// By an operator; perhaps under another id from then on.
+    /// By an operator, perhaps with a new id.
     Redriven(Option<String>),
-    /// Its queue forwards: what it remembers of its way since.
+    /// By forwarding, with its new path.
     Forwarded(Way),
 }
 
-/// One change.
+/// One change of the state.
 #[derive(Clone, Debug)]
 pub enum Ev {
     Declare {
@@ -261,7 +259,7 @@ pub enum Ev {
     },
     Purge {
         queue: QueueName,
-        /// Also what is out.
+        /// Also leased messages.
         leased: bool,
     },
     Pause {
@@ -271,7 +269,7 @@ pub enum Ev {
     Put {
         queue: QueueName,
         msg: Box<Msg>,
-        /// The topic that it came through.
+        /// The topic that it was published to.
         via: Option<Via>,
     },
     Gone {
@@ -286,7 +284,7 @@ pub enum Ev {
         lease: Box<Lease>,
         at: u64,
     },
-    /// Every lease lasts this much longer.
+    /// Extends all leases by this time.
     ClockStep {
         by_ms: u64,
     },
@@ -352,14 +350,14 @@ pub enum Ev {
         queue: QueueName,
         rule: String,
     },
-    /// A message goes from a topic's inbox to everyone who takes it as it is.
+    /// A message is routed from a topic's inbox to all queues that get it unchanged.
     Route {
         topic: TopicName,
         seq: u64,
         to: Vec<(QueueName, u64)>,
         at: u64,
     },
-    /// The broker started again.
+    /// The broker restarted.
     Boot,
 }
 
@@ -371,12 +369,11 @@ impl Cause {
 }
 
 impl Msg {
-    /// Ready at `now`.
     pub fn ready(&self, now: u64) -> bool {
         matches!(self.place, Place::Here { due } | Place::Parked { due } if due <= now)
     }
 
-    /// Does not stand in the way of what comes after it in its session.
+    /// Does not block later messages of its session.
     pub fn aside(&self, now: u64) -> bool {
         match self.place {
             Place::Parked { due } => due > now,
@@ -406,7 +403,7 @@ impl Queue {
         }
     }
 
-    /// Whether anything is given out.
+    /// Whether messages are delivered.
     pub fn delivers(&self) -> bool {
         !self.paused && self.spec.status.receives()
     }
@@ -419,13 +416,13 @@ impl Queue {
         self.spec.durability == Durability::Fsync
     }
 
-    /// Messages of a session that hold a place in it.
+    /// All messages of a session, in order.
     pub fn line<'a>(&'a self, session: &'a SessionId) -> impl Iterator<Item = (u64, &'a Msg)> {
         let of = move |msg: &Msg| msg.session.as_ref() == Some(session);
         self.msgs.iter().filter(move |(_, msg)| of(msg)).map(|(&seq, msg)| (seq, msg))
     }
 
-    /// Messages of a session in somebody's hands.
+    /// The leased messages of a session.
     pub fn out(&self, session: &SessionId) -> Vec<(u64, LeaseToken)> {
         let out = self.line(session).filter_map(|(seq, msg)| match msg.place {
             Place::Out(token) => Some((seq, token)),
@@ -438,8 +435,8 @@ impl Queue {
         self.sessions.get(session).and_then(|s| s.hold)
     }
 
-    /// When a message expires: not before the first, and at the second at the latest. Of messages that came while
-    /// there was no time to live the moment is kept only roughly.
+    /// The earliest and the latest time at which a message expires. They differ for messages that arrived while there
+    /// was no time to live, because their arrival is known only approximately.
     pub fn expiry(&self, msg: &Msg) -> Option<(u64, u64)> {
         if matches!(msg.place, Place::Scheduled { .. }) {
             return None;
@@ -452,44 +449,44 @@ impl Queue {
         }
     }
 
-    /// Its time to live is over, beyond doubt.
+    /// Has certainly expired.
     pub fn expired(&self, msg: &Msg, now: u64) -> bool {
         self.expiry(msg).is_some_and(|(_, to)| to <= now)
     }
 
-    /// Its time to live may be over.
+    /// May have expired.
     pub fn may_expire(&self, msg: &Msg, now: u64) -> bool {
         self.expiry(msg).is_some_and(|(from, _)| from <= now)
     }
 
-    /// Something whose time is over is still there: it became so in this moment.
+    /// Contains an expired message that is not removed yet, because it expired just now.
     pub fn overdue(&self, now: u64) -> bool {
         let out = |msg: &Msg| matches!(msg.place, Place::Out(_));
         self.msgs.values().any(|msg| !out(msg) && self.expired(msg, now))
     }
 
-    /// As far as the queue cares.
+    /// The message's priority, limited by the queue's maximum.
     pub fn priority(&self, msg: &Msg) -> u8 {
         msg.sent.message.priority.min(self.spec.priority_max)
     }
 
-    /// Ready messages and their bytes.
+    /// Number of ready messages, and their bytes together with session states.
     pub fn filled(&self, now: u64) -> (u64, u64) {
         let ready = self.msgs.values().filter(|msg| msg.ready(now));
         ready.fold((0, self.state_bytes()), |(n, bytes), msg| (n + 1, bytes + msg.sent.size()))
     }
 
-    /// Bytes of the states of all sessions.
+    /// Bytes of all session states.
     pub fn state_bytes(&self) -> u64 {
         self.sessions.values().filter_map(|s| s.state.as_ref()).map(|s| s.len() as u64).sum()
     }
 
-    /// Older messages make room when it is full.
+    /// Drops old messages when it is full.
     pub fn drops(&self) -> bool {
-        self.spec.overflow != Overflow::Reject
+        matches!(self.spec.overflow, Overflow::DropOldest | Overflow::DeadLetterOldest)
     }
 
-    /// The messages that must go so that it keeps its limits: the oldest of the lowest priority first.
+    /// The messages to remove so that the queue is within its limits: the oldest of the lowest priority first.
     pub fn in_excess(&self, now: u64) -> Vec<u64> {
         if self.spec.length_max.is_none() && self.spec.bytes_max.is_none() {
             return Vec::new();
@@ -509,13 +506,13 @@ impl Queue {
         gone
     }
 
-    /// What the queue knows of a message that is sent to it.
+    /// The remembered message, if this one is a duplicate.
     pub fn known(&self, letter: &Letter, now: u64) -> Option<Known> {
         let key = letter.key(self.spec.dedup?.content)?;
         self.known_by(key, letter, now)
     }
 
-    /// The same, by a key that somebody else made.
+    /// The same with a given key.
     pub fn known_by(&self, key: Vec<u8>, letter: &Letter, now: u64) -> Option<Known> {
         let dedup = self.spec.dedup?;
         let session = letter.message.session.clone().filter(|_| dedup.per_session);
@@ -523,7 +520,7 @@ impl Queue {
         (now < known.at + dedup.window_ms).then(|| known.clone())
     }
 
-    /// The next of a session for its holder: every earlier one is out to it or set aside, or its time is over.
+    /// The next message of a session for its holder. All earlier ones are leased, set aside or expired.
     pub fn next_of(&self, session: &SessionId, now: u64) -> Option<u64> {
         for (seq, msg) in self.line(session) {
             if self.expired(msg, now) {
@@ -539,14 +536,14 @@ impl Queue {
         None
     }
 
-    /// A session with something to give that nobody has.
+    /// A session with a deliverable message that is neither held nor leased.
     pub fn free(&self, session: &SessionId, now: u64) -> bool {
         self.hold(session).is_none()
             && self.out(session).is_empty()
             && self.next_of(session, now).is_some()
     }
 
-    /// Every session with messages.
+    /// All sessions with messages.
     pub fn live_sessions(&self) -> Vec<SessionId> {
         let mut ids: Vec<_> = self.msgs.values().filter_map(|msg| msg.session.clone()).collect();
         ids.sort();
@@ -554,13 +551,14 @@ impl Queue {
         ids
     }
 
-    /// Session ids are tenants: there are neither sessions nor priorities, and messages neither rest nor pass.
+    /// Session ids are tenants: the queue is fair and has no sessions, priorities or forwarding.
     pub fn has_tenants(&self) -> bool {
         let plain = self.spec.fair && !self.sessioned() && self.spec.priority_max == 0;
         plain && self.owner.is_none() && self.spec.forward_to.is_none()
     }
 
-    /// How many messages of the tenants that are noisy are out: thirty or more, and more than a tenth of all.
+    /// Number of leased messages of each noisy tenant. A tenant is noisy with thirty or more, and over a tenth of
+    /// all.
     pub fn noisy(&self) -> BTreeMap<&SessionId, u64> {
         let mut out = BTreeMap::new();
         let mut all = 0;
@@ -577,8 +575,8 @@ impl Queue {
         out
     }
 
-    /// Of a queue without sessions: the oldest of the highest priority; those of noisy tenants come last, and first of
-    /// whom the fewest are out.
+    /// In a queue without sessions, the next message: the oldest of the highest priority. Messages of noisy tenants
+    /// come last, ordered by their number of leased messages.
     pub fn first_ready(&self, now: u64) -> Option<u64> {
         let mut ready =
             self.msgs.iter().filter(|(_, msg)| msg.ready(now) && !self.expired(msg, now));
@@ -591,7 +589,7 @@ impl Queue {
         ready.min_by_key(|(seq, msg)| turn(seq, msg)).map(|(&seq, _)| seq)
     }
 
-    /// Whether a message passes an older one.
+    /// Whether a message overtakes an older one.
     pub fn passes(&self, seq: u64, now: u64) -> bool {
         let mut older = self.msgs.range(..seq);
         self.has_tenants() && older.any(|(_, msg)| msg.ready(now) && !self.expired(msg, now))
@@ -609,12 +607,12 @@ impl State {
         queue.unwrap_or_else(|| panic!("the model has no queue {name}"))
     }
 
-    /// A lease that is good now.
+    /// A lease that is valid now.
     pub fn lease(&self, token: LeaseToken, now: u64) -> Option<&Lease> {
         self.leases.get(&token).filter(|lease| now < self.until(lease))
     }
 
-    /// When a lease ends: under a hold only the hold's lock counts.
+    /// When a lease ends: in a held session, with the hold.
     pub fn until(&self, lease: &Lease) -> u64 {
         match lease.hold {
             Some(hold) => self.leases.get(&hold).map_or(0, |hold| hold.until),
@@ -622,7 +620,7 @@ impl State {
         }
     }
 
-    /// The message of a lease that is good now.
+    /// The message of a lease that is valid now.
     pub fn leased(&self, token: LeaseToken, now: u64) -> Option<(QueueName, u64)> {
         let lease = self.lease(token, now)?;
         match lease.what {
@@ -631,7 +629,7 @@ impl State {
         }
     }
 
-    /// The session of a hold that is good now.
+    /// The session of a hold that is valid now.
     pub fn held(&self, token: LeaseToken, now: u64) -> Option<(QueueName, SessionId)> {
         let lease = self.lease(token, now)?;
         match &lease.what {

@@ -1,16 +1,14 @@
-//! The simulator's only source of chance: SplitMix64, the same on every machine.
+//! The simulator's only source of randomness: SplitMix64, the same on every machine.
 
-/// A seeded generator.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Same seed, same numbers.
+    /// The same seed gives the same numbers.
     pub fn new(seed: u64) -> Self {
         Rng(seed ^ 0x6d61_6c6f_7465)
     }
 
-    /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -1,27 +1,27 @@
-//! Runs the two worlds of a seed: the core beside its reference model, and the whole engine with clients. Tells which
-//! seed failed, with the steps that led there.
+//! Runs the two simulations of a seed: the core with its reference model, and the whole engine with clients. A
+//! failure is reported with the seed and the last steps.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::met::Met;
+use crate::situations::Situations;
 use crate::stepped::Stepped;
 use crate::world::World;
 
-/// How long a seed's world lives, unless told otherwise.
+/// Steps per seed (default).
 pub const STEPS: u64 = 1500;
 
-/// A step of the whole engine is smaller than one of the core's world: so many for each.
+/// Steps of the whole engine for each step of the core, because they are smaller.
 const STEPPED_TIMES: u64 = 4;
 
 /// The result of one seed.
-pub struct Ran {
-    pub met: Met,
+pub struct RunResult {
+    pub met: Situations,
     pub hash: u64,
 }
 
-/// Runs one seed to its end. The error is the story of the failure.
-pub fn run(seed: u64, steps: u64, verbose: bool) -> Result<Ran, String> {
+/// Runs one seed. The error is the failure report.
+pub fn run(seed: u64, steps: u64, verbose: bool) -> Result<RunResult, String> {
     let mut world = None;
     let done = catch_unwind(AssertUnwindSafe(|| {
         let world = world.insert(World::new(seed, verbose));
@@ -31,18 +31,18 @@ pub fn run(seed: u64, steps: u64, verbose: bool) -> Result<Ran, String> {
         world.flush();
         world.turn(Vec::new());
         world.check_all();
-        Ran { met: world.met.clone(), hash: world.hash() }
+        RunResult { met: world.met.clone(), hash: world.hash() }
     }));
     let trace = || world.iter().flat_map(|world| world.last_steps().cloned()).collect();
-    let mut ran = done.map_err(|panic| story(seed, trace(), &*panic))?;
+    let mut result = done.map_err(|panic| failure_report(seed, trace(), &*panic))?;
     let whole = run_stepped(seed, steps, verbose)?;
-    ran.met.add(&whole.met);
-    ran.hash ^= whole.hash.rotate_left(1);
-    Ok(ran)
+    result.met.add(&whole.met);
+    result.hash ^= whole.hash.rotate_left(1);
+    Ok(result)
 }
 
-/// Runs the whole engine of a seed.
-pub fn run_stepped(seed: u64, steps: u64, verbose: bool) -> Result<Ran, String> {
+/// Runs the whole engine with one seed.
+pub fn run_stepped(seed: u64, steps: u64, verbose: bool) -> Result<RunResult, String> {
     let mut world = None;
     let done = catch_unwind(AssertUnwindSafe(|| {
         let world = world.insert(Stepped::new(seed, verbose));
@@ -50,13 +50,13 @@ pub fn run_stepped(seed: u64, steps: u64, verbose: bool) -> Result<Ran, String> 
             world.step();
         }
         world.finish();
-        Ran { met: world.take_met(), hash: world.hash() }
+        RunResult { met: world.take_met(), hash: world.hash() }
     }));
     let trace = || world.as_ref().map(Stepped::last_steps).unwrap_or_default();
-    done.map_err(|panic| story(seed, trace(), &*panic))
+    done.map_err(|panic| failure_report(seed, trace(), &*panic))
 }
 
-fn story(seed: u64, mut steps: Vec<String>, panic: &(dyn Any + Send)) -> String {
+fn failure_report(seed: u64, mut steps: Vec<String>, panic: &(dyn Any + Send)) -> String {
     let why = panic.downcast_ref::<String>().cloned();
     let why = why.or_else(|| panic.downcast_ref::<&str>().map(|&s| s.to_owned()));
     steps.push(format!("seed {seed} failed: {}", why.unwrap_or_default()));

@@ -1,4 +1,4 @@
-//! Supervision is about threads, which worlds do not have: it is checked on a real engine, once per run.
+//! Supervision concerns threads, which the simulations do not have, so it is checked on a real engine once per run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,13 +11,13 @@ use malote_engine::disk::MemoryDisk;
 use malote_engine::journal::Options;
 use malote_model::Timestamp;
 
-/// How long a panic may take to be noticed on the slowest machine, in milliseconds.
+/// The most milliseconds until a panic is noticed, on the slowest machine.
 const NOTICED_MS: u64 = 10_000;
 
 /// A clock that panics on the core thread.
-struct Trap(ManualClock, Arc<AtomicBool>);
+struct PanickingClock(ManualClock, Arc<AtomicBool>);
 
-impl Clock for Trap {
+impl Clock for PanickingClock {
     fn now(&self) -> Timestamp {
         let core = std::thread::current().name() == Some("core");
         assert!(!core || !self.1.load(Ordering::SeqCst), "the core panics");
@@ -25,22 +25,22 @@ impl Clock for Trap {
     }
 }
 
-/// A core that panics leaves a poisoned engine.
+/// Checks that a panic of the core thread poisons the engine.
 pub fn check() -> Result<(), String> {
     let set = Arc::new(AtomicBool::new(false));
     let disk = Arc::new(MemoryDisk::new());
     let opened = Engine::open_at(disk, &Options::default(), Chance::of_system(), |floor| {
-        Arc::new(Trap(ManualClock::starting_at(floor), set.clone()))
+        Arc::new(PanickingClock(ManualClock::starting_at(floor), set.clone()))
     });
     let (engine, running) = opened.map_err(|error| error.to_string())?;
     set.store(true, Ordering::SeqCst);
     for _ in 0..NOTICED_MS {
-        // Nobody is woken who does not sleep yet.
+        // The core thread may not have slept yet when it was woken before.
         engine.wake();
         if running.is_poisoned() {
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    Err("the core thread panicked, and the engine does not know".to_owned())
+    Err("the core thread panicked, but the engine is not poisoned".to_owned())
 }

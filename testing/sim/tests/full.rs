@@ -1,5 +1,5 @@
-//! A full disk on which one message is left in each segment: nothing can be recycled, and yet room must come back.
-#![allow(clippy::unwrap_used)] // a test
+//! A full disk with one message in each segment: no segment can be recycled, but compaction must free space.
+#![allow(clippy::unwrap_used)] // test code
 
 use std::sync::Arc;
 
@@ -95,12 +95,15 @@ impl Broker {
             take: false,
             lock_ms: Some(3_600_000),
             once_until: Some(Timestamp(self.now)),
+            priority: 0,
         };
-        let Ok(Reply::Delivered(grants)) = self.ask(Command::Attach(attach)) else { panic!("no") };
+        let Ok(Reply::Delivered(grants)) = self.ask(Command::Attach(attach)) else {
+            panic!("the receive failed")
+        };
         grants.into_iter().filter_map(|grant| grant.lease).collect()
     }
 
-    /// What the housekeeping does when a snapshot is due. Tells how many records were copied.
+    /// Does what the housekeeping does when a snapshot is due. Returns the number of copied records.
     fn keep_house(&mut self) -> u64 {
         if !self.journal.snapshotter.due() {
             return 0;
@@ -125,7 +128,7 @@ impl Broker {
 }
 
 #[test]
-fn a_full_disk_of_nearly_empty_segments_is_compacted_with_what_is_kept_for_settling() {
+fn a_full_disk_of_nearly_empty_segments_is_compacted_into_reserved_segments() {
     let disk = SimDisk::new();
     let mut broker = Broker::open(&disk);
     let spec = Box::new(QueueSpec::default());
@@ -136,7 +139,7 @@ fn a_full_disk_of_nearly_empty_segments_is_compacted_with_what_is_kept_for_settl
         sent += 1;
     }
     assert_eq!(broker.send(sent).unwrap_err(), Refusal::DiskFull);
-    // One of thirty stays: at least one in every segment. Settling goes on all the time.
+    // One in thirty stays, so every segment has at least one. Settling always works.
     let mut kept = Vec::new();
     for n in 0..sent {
         let lease = broker.receive(1)[0];
@@ -149,21 +152,23 @@ fn a_full_disk_of_nearly_empty_segments_is_compacted_with_what_is_kept_for_settl
         assert!(matches!(settled, Ok(Reply::Settled(each)) if each[0].is_ok()));
     }
     let used: u64 = disk.list().unwrap().iter().map(|entry| entry.len).sum();
-    assert!(used > 7 << 20, "the disk is full: {used}");
+    assert!(used > 7 << 20, "the disk is not full: {used}");
     let (mut copied, mut rounds) = (0, 0);
     while !broker.journal.pool.publish_allowed() || broker.journal.snapshotter.due() {
         copied += broker.keep_house();
         rounds += 1;
-        assert!(rounds < 200, "the disk stays full: {copied} records were copied");
+        assert!(rounds < 200, "the disk is still full after copying {copied} records");
     }
-    assert!(copied > 0, "nothing could be recycled as it was");
+    assert!(copied > 0, "no record was copied");
     for n in 0..50 {
         broker.send(sent + n).unwrap();
     }
-    // All that stayed is there, now and after a crash.
+    // All remaining messages exist, now and after a crash.
     for round in 0..2 {
         let peek = Peek { queue: queue(), from: Seq(0), max: 1000, session: None, state: None };
-        let Ok(Reply::Peeked { items, .. }) = broker.ask(Command::Peek(peek)) else { panic!("no") };
+        let Ok(Reply::Peeked { items, .. }) = broker.ask(Command::Peek(peek)) else {
+            panic!("the peek failed")
+        };
         let found: Vec<u64> = items
             .iter()
             .map(|item| {

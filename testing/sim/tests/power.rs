@@ -1,8 +1,9 @@
-//! The real engine with its threads on the simulated disk: clients work, the power goes, the engine opens what is left.
+//! The real engine with its threads on the simulated disk: clients work, the power fails, and the engine opens the
+//! disk.
 //!
-//! Threads make a run differ each time; what the disk loses is chosen by a seed. What was answered must be there, in
-//! order, and nothing may be in two hands.
-#![allow(clippy::unwrap_used)] // a test
+//! Threads make each run different, but a seed chooses what the disk loses. Acknowledged messages must exist, in
+//! order, and no message may have two holders.
+#![allow(clippy::unwrap_used)] // test code
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,10 +22,10 @@ use malote_sim::rng::Rng;
 use parking_lot::Mutex;
 
 const SESSIONS: u64 = 3;
-/// Longer than a life of the engine: only a restart or a settlement ends a lease.
+/// Longer than a run of the engine, so that only a restart or a settlement ends a lease.
 const LOCK_MS: u64 = 3_600_000;
 
-/// A message: its session, and which of it.
+/// A message: its session, and its number in the session.
 type Which = (u64, u64);
 
 /// What the clients know.
@@ -34,36 +35,39 @@ struct History {
     sent: BTreeSet<Which>,
     completing: BTreeSet<Which>,
     completed: BTreeSet<Which>,
-    /// In somebody's hands, in this life of the engine.
+    /// Leased in this run of the engine.
     out: BTreeSet<Which>,
 }
 
 impl History {
-    /// A message was delivered: nobody else has it, and everything before it in its session is done with.
+    /// A message was delivered: no other client holds it, and all earlier messages of its session are completed.
     fn delivered(&mut self, which: Which) {
         let (session, n) = which;
         assert!(self.tried.contains(&which), "{which:?} was never sent");
-        assert!(!self.completed.contains(&which), "{which:?} was completed, and is there again");
-        assert!(self.out.insert(which), "{which:?} is in two hands");
+        assert!(!self.completed.contains(&which), "{which:?} was completed, but exists");
+        assert!(self.out.insert(which), "{which:?} has two holders");
         let mut earlier = self.sent.range((session, 0)..(session, n));
         let passed = earlier.find(|earlier| !self.completing.contains(earlier));
-        assert_eq!(passed, None, "{which:?} came before it");
+        assert_eq!(passed, None, "{which:?} was delivered before an earlier message");
     }
 
-    /// What a start must find, and what it may find.
+    /// Checks the messages found at a start.
     fn check(&self, found: &BTreeMap<u64, Vec<u64>>) {
         let all: BTreeSet<Which> =
             found.iter().flat_map(|(&s, seen)| seen.iter().map(move |&n| (s, n))).collect();
         for (session, seen) in found {
             assert!(seen.is_sorted(), "session {session} is out of order: {seen:?}");
-            assert!(seen.windows(2).all(|two| two[0] != two[1]), "one is there twice: {seen:?}");
+            assert!(
+                seen.windows(2).all(|two| two[0] != two[1]),
+                "a message exists twice: {seen:?}"
+            );
         }
         for which in self.sent.iter().filter(|which| !self.completing.contains(which)) {
-            assert!(all.contains(which), "{which:?} was answered, and is lost");
+            assert!(all.contains(which), "{which:?} was acknowledged, but is lost");
         }
         for which in &all {
             assert!(self.tried.contains(which), "{which:?} was never sent");
-            assert!(!self.completed.contains(which), "{which:?} was completed, and is there again");
+            assert!(!self.completed.contains(which), "{which:?} was completed, but exists");
         }
     }
 }
@@ -118,7 +122,7 @@ async fn produce(
         history.lock().tried.extend(&these);
         let items = these.iter().map(|&which| (queue(), message(which))).collect();
         if engine.send(items).await.is_err() {
-            return; // poisoned or stopping, or the disk fails to give another segment
+            return; // poisoned or stopping, or no segment is available
         }
         history.lock().sent.extend(these);
     }
@@ -140,7 +144,7 @@ async fn consume(engine: Engine, history: Arc<Mutex<History>>, over: Arc<AtomicB
         {
             let mut history = history.lock();
             for (i, &one) in mine.iter().enumerate() {
-                // Several of a session come together, in order: those before it are in the same hand.
+                // Several messages of a session arrive together and in order; the same client holds the earlier ones.
                 history.delivered(one);
                 if mine[i + 1..].iter().any(|later| later.0 == one.0) {
                     history.completing.insert(one);
@@ -151,7 +155,7 @@ async fn consume(engine: Engine, history: Arc<Mutex<History>>, over: Arc<AtomicB
         for (delivery, one) in got.iter().zip(mine) {
             let lease = vec![delivery.lease.unwrap()];
             match engine.settle(None, lease, Settlement::Complete, None).await {
-                Ok(each) => assert_eq!(each, [Ok(())], "{one:?} was in hand"),
+                Ok(each) => assert_eq!(each, [Ok(())], "{one:?} was leased"),
                 Err(_) => return,
             }
             let mut history = history.lock();
@@ -178,7 +182,7 @@ async fn all(engine: &Engine) -> BTreeMap<u64, Vec<u64>> {
     }
 }
 
-/// One life: clients work until so much is answered or the disk fails; then the power goes.
+/// One run: clients work until a number of messages is acknowledged or the disk fails. Then the power fails.
 async fn live(
     (engine, running): (Engine, Running),
     disk: &SimDisk,
@@ -204,9 +208,9 @@ async fn live(
             done.unwrap();
         }
     }
-    assert_eq!(engine.disk().diverged, 0, "a replay came to another state");
+    assert_eq!(engine.disk().diverged, 0, "a replay differs from the served state");
     let (left, known) = {
-        // Nobody notes anything while the power goes. What follows happens on a disk that nobody sees again.
+        // The history does not change while the power fails. Later changes only affect the old disk.
         let mut history = history.lock();
         history.out.clear();
         (disk.crashed(rng), history.clone())
@@ -224,7 +228,7 @@ async fn live(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn what_was_answered_survives_power_loss_of_the_running_engine() {
+async fn acknowledged_messages_survive_power_loss() {
     for seed in 0..4_u64 {
         let mut rng = Rng::new(seed);
         let history = Arc::new(Mutex::new(History::default()));
@@ -237,7 +241,7 @@ async fn what_was_answered_survives_power_loss_of_the_running_engine() {
             engine.declare(queue(), spec).await.unwrap();
             let found = all(&engine).await;
             history.lock().check(&found);
-            // Leases of the last life that are known again are over.
+            // All leases of the last run have expired by then.
             at += 2 * LOCK_MS;
             clock.advance_ms(2 * LOCK_MS);
             engine.wake();
@@ -250,7 +254,7 @@ async fn what_was_answered_survives_power_loss_of_the_running_engine() {
         let history = history.lock();
         assert!(
             history.sent.len() > 100 && history.completed.len() > 20,
-            "seed {seed} proves little"
+            "seed {seed} sent or completed too little"
         );
     }
 }

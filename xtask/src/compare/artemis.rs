@@ -1,11 +1,11 @@
-//! ActiveMQ Artemis, by plain AMQP 1.0. Both have each message on disk before they answer.
+//! ActiveMQ Artemis, over plain AMQP 1.0. Both servers write each message to disk before they answer.
 
 use anyhow::Result;
 
 use super::{JavaServer, Malote, ROUNDS, bench, table};
 use crate::cargo;
 
-/// In rate, or in processor time of the server for each message.
+/// Factor to reach, in rate or in CPU time of the server per message.
 const GOAL: f64 = 2.0;
 
 pub(super) fn run() -> Result<bool> {
@@ -19,8 +19,7 @@ pub(super) fn run() -> Result<bool> {
         bench(&[work.as_slice(), &["--backlog", "100000", "--at", &at, "--pid", &pid]].concat())
     };
     let (mut ours_all, mut theirs_all) = (Vec::new(), Vec::new());
-    // Both are faster once they are warm, Java and files that are there to be written again: the first round is not
-    // counted.
+    // The first round is not counted: both servers are faster once Java has warmed up and files can be reused.
     for counts in std::iter::once(false).chain([true; ROUNDS]) {
         let ours = round(malote.port, malote.child.id())?;
         let theirs = round(other.port, other.child.id())?;

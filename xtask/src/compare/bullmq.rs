@@ -1,5 +1,5 @@
-//! BullMQ on Redis, by a worker with empty processors on each side. Both have every outcome on disk before it counts:
-//! Redis syncs its log with every write.
+//! BullMQ on Redis, compared with a Malote worker. Both have empty handlers, and both have each result on disk before
+//! it counts: Redis syncs its log with every write.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -11,16 +11,16 @@ use serde_json::Value;
 use super::{ROUNDS, bench, median, results};
 use crate::{cargo, conformance};
 
-/// As many jobs as messages.
+/// Number of jobs, and of messages.
 const JOBS: &str = "100000";
-/// At once: BullMQ's concurrency, our slots.
-const AT_ONCE: &str = "50,100";
-/// Times its rate, over the native connection and embedded.
+/// Concurrency: BullMQ's `concurrency`, Malote's slots.
+const CONCURRENCY: &str = "50,100";
+/// Factors of BullMQ's rate to reach, over the native connection and embedded.
 const GOALS: [(&str, f64); 2] = [("native", 5.0), ("embedded", 15.0)];
 
-/// How often, and how long apart, a Redis that starts is asked whether it listens.
-const ASKS: u32 = 200;
-const ASK_EVERY: Duration = Duration::from_millis(50);
+/// Attempts and interval when waiting until Redis accepts connections.
+const START_ATTEMPTS: u32 = 200;
+const START_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) fn run() -> Result<bool> {
     let source = cargo::root().join("testing/compare/bullmq");
@@ -30,13 +30,14 @@ pub(super) fn run() -> Result<bool> {
     let (port, pid) = (redis.port.to_string(), redis.child.id().to_string());
     let theirs = || {
         let mut node = Command::new("node");
-        node.arg(source.join("main.mjs")).arg(&home).args([&port, &pid, JOBS, AT_ONCE]);
+        node.arg(source.join("main.mjs")).arg(&home).args([&port, &pid, JOBS, CONCURRENCY]);
         results(node.stderr(Stdio::inherit()))
     };
     let dir = cargo::target();
     let dir = dir.to_string_lossy();
-    let ours = ["worker", "--messages", JOBS, "--slots", AT_ONCE, "--only", "plain", "--dir", &dir];
-    // A script is compiled while it runs: the first round is not counted.
+    let ours =
+        ["worker", "--messages", JOBS, "--slots", CONCURRENCY, "--only", "plain", "--dir", &dir];
+    // The first round is not counted: JavaScript is compiled while it runs.
     theirs()?;
     let (mut ours_all, mut theirs_all) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -46,7 +47,7 @@ pub(super) fn run() -> Result<bool> {
     Ok(table(&ours_all, &theirs_all))
 }
 
-/// Redis on a port of this machine, with a log that is synced with every write and no other file. Dropping it ends it.
+/// A Redis server that syncs its log with every write and writes no other file. Dropping it stops it.
 struct Redis {
     child: Child,
     port: u16,
@@ -57,10 +58,10 @@ impl Redis {
     fn start(data: PathBuf) -> Result<Self> {
         install()?;
         if data.exists() {
-            // Of a run that was killed.
+            // Left over from a run that was killed.
             std::fs::remove_dir_all(&data).context("cannot remove old data")?;
         }
-        std::fs::create_dir_all(&data).context("no folder for its data")?;
+        std::fs::create_dir_all(&data).context("cannot create the data folder")?;
         let port = cargo::free_port()?;
         let mut command = Command::new("redis-server");
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""]);
@@ -68,16 +69,16 @@ impl Redis {
         command.arg("--dir").arg(&data).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().context("cannot start redis-server")?;
         let mut redis = Self { child, port, data };
-        for _ in 0..ASKS {
+        for _ in 0..START_ATTEMPTS {
             if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
                 return Ok(redis);
             }
             if let Some(status) = redis.child.try_wait()? {
                 bail!("redis-server ended: {status}");
             }
-            std::thread::sleep(ASK_EVERY);
+            std::thread::sleep(START_INTERVAL);
         }
-        bail!("redis-server does not listen")
+        bail!("redis-server does not accept connections")
     }
 }
 
@@ -89,24 +90,25 @@ impl Drop for Redis {
     }
 }
 
-/// From the distribution's packages, unless it is there.
+/// Installs Redis from the distribution's packages if it is missing.
 fn install() -> Result<()> {
-    let there = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
-    if there.is_ok_and(|status| status.success()) {
+    let found = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
+    if found.is_ok_and(|status| status.success()) {
         return Ok(());
     }
     let mut apt = Command::new("apt-get");
     apt.args(["install", "--yes", "--no-install-recommends", "redis-server"]);
-    // Only the program is wanted: at this run level its package starts no service.
+    // At this run level the package does not start a service.
     apt.env("RUNLEVEL", "1").env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null());
-    let status = apt.status().context("redis-server is needed, and there is no apt-get")?;
+    let status = apt.status().context("redis-server is missing, and apt-get cannot be started")?;
     if !status.success() {
-        bail!("redis-server is needed: {apt:?} failed: {status}");
+        bail!("redis-server is missing, and {apt:?} failed: {status}");
     }
     Ok(())
 }
 
-/// One line for each of our rows beside theirs of as many at once. Says whether every goal was met, in rate.
+/// Prints one line for each of our rows and their row with the same concurrency. Returns whether all rates reach
+/// their goals.
 fn table(ours: &[Vec<Value>], theirs: &[Vec<Value>]) -> bool {
     let of = |rounds: &[Vec<Value>], wanted: &dyn Fn(&str) -> bool, key: &str| {
         let rows = rounds.iter().flatten();
@@ -116,10 +118,10 @@ fn table(ours: &[Vec<Value>], theirs: &[Vec<Value>]) -> bool {
     println!("{:30} {:>10} {:>10} {:>7} {:>6}", "messages/s", "Malote", "BullMQ", "ratio", "goal");
     let (mut met, mut cpu) = (true, Vec::new());
     for (name, goal) in GOALS {
-        for at_once in AT_ONCE.split(',') {
-            let what = format!("{name}, plain, {at_once} slots");
+        for concurrency in CONCURRENCY.split(',') {
+            let what = format!("{name}, plain, {concurrency} slots");
             let (we, they) =
-                (|row: &str| row == what, |row: &str| row == format!("{at_once} at once"));
+                (|row: &str| row == what, |row: &str| row == format!("{concurrency} at once"));
             let [rate, other] = [of(ours, &we, "per_s"), of(theirs, &they, "per_s")];
             let ratio = rate / other;
             met &= ratio >= goal;
@@ -130,7 +132,7 @@ fn table(ours: &[Vec<Value>], theirs: &[Vec<Value>]) -> bool {
     }
     println!("{:30} {:>21} {:>21}", "\nCPU µs each, worker + server", "Malote", "BullMQ");
     for (what, [worker, other_worker], [server, other_server]) in cpu {
-        // Embedded, the engine is in the worker.
+        // An embedded engine runs in the worker's process.
         let server = if server.is_nan() { 0.0 } else { server };
         println!("{what:30} {worker:11.1} + {server:7.1} {other_worker:11.1} + {other_server:7.1}");
     }
@@ -144,7 +146,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn every_goal_counts_and_what_was_not_measured_is_not_met() {
+    fn all_goals_must_be_reached_and_measured() {
         let ours = |native: f64| {
             let row = |what: String, per_s: f64| json!({ "what": what, "per_s": per_s });
             let of = |n: u32| {

@@ -1,11 +1,11 @@
-//! ElasticMQ, by SQS's own protocol. It keeps messages in memory; Malote has each on disk before it answers.
+//! ElasticMQ, over the SQS protocol. It keeps messages in memory; Malote writes each to disk before it answers.
 
 use anyhow::Result;
 
 use super::{JavaServer, ROUNDS, bench, table};
 use crate::cargo;
 
-/// In rate, or in processor time of the server for each message.
+/// Factor to reach, in rate or in CPU time of the server per message.
 const GOAL: f64 = 5.0;
 
 pub(super) fn run() -> Result<bool> {
@@ -16,7 +16,7 @@ pub(super) fn run() -> Result<bool> {
     let dir = dir.to_string_lossy();
     let work = ["sqs", "--connections", "16", "--seconds", "4", "--dir", &dir];
     let theirs = [work.as_slice(), &["--at", &at, "--pid", &pid]].concat();
-    // Java is fast once it is warm: the first round is not counted.
+    // The first round is not counted: Java is slow until it has warmed up.
     bench(&theirs)?;
     let (mut ours_all, mut theirs_all) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {

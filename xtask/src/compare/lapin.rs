@@ -1,5 +1,5 @@
-//! lapin's own consumer on RabbitMQ beside our worker with sessions: the same server, quorum queues, and one
-//! acknowledgement for every message on both sides.
+//! A plain lapin consumer on RabbitMQ, compared with a Malote worker with sessions: the same server, quorum queues,
+//! and one acknowledgement per message on both sides.
 
 use std::process::{Command, Stdio};
 
@@ -10,12 +10,12 @@ use serde_json::Value;
 use super::{ROUNDS, bench, median, results};
 use crate::cargo;
 
-/// Of its rate.
+/// Share of lapin's rate to reach.
 const GOAL: f64 = 0.8;
 const MESSAGES: &str = "50000";
-/// Handlers at once on our side.
+/// Concurrent handlers of the worker.
 const SLOTS: &str = "100";
-/// In hand at once on both: 16 partitions with 128 messages each.
+/// Unacknowledged messages on both sides: 16 partitions with 128 messages each.
 const PREFETCH: &str = "2048";
 
 pub(super) fn run() -> Result<bool> {
@@ -35,7 +35,7 @@ pub(super) fn run() -> Result<bool> {
     let work = ["worker", "--messages", MESSAGES, "--slots", SLOTS, "--only", "sessions"];
     let ours = [work.as_slice(), &["--url", &url, "--pid", &pid, "--dir", &dir]].concat();
     let (mut ours_all, mut theirs_all) = (Vec::new(), Vec::new());
-    // Servers are faster once they are warm: the first round is not counted.
+    // The first round is not counted: servers are faster once they have warmed up.
     for counts in std::iter::once(false).chain([true; ROUNDS]) {
         let (we, they) = (bench(&ours)?, plain()?);
         if counts {
@@ -43,10 +43,10 @@ pub(super) fn run() -> Result<bool> {
             theirs_all.push(they);
         }
     }
-    Ok(told(&ours_all, &theirs_all))
+    Ok(report_rates(&ours_all, &theirs_all))
 }
 
-fn told(ours: &[Vec<Value>], theirs: &[Vec<Value>]) -> bool {
+fn report_rates(ours: &[Vec<Value>], theirs: &[Vec<Value>]) -> bool {
     let rate = |rounds: &[Vec<Value>]| {
         median(rounds.iter().flatten().filter_map(|row| row["per_s"].as_f64()).collect())
     };
@@ -67,8 +67,8 @@ mod tests {
     #[test]
     fn the_goal_is_a_share_of_the_other_rate() {
         let rows = |per_s: f64| vec![vec![json!({ "what": "x", "per_s": per_s })]];
-        assert!(told(&rows(80.0), &rows(100.0)));
-        assert!(!told(&rows(79.0), &rows(100.0)));
-        assert!(!told(&rows(79.0), &[]), "nothing to compare with is no goal met");
+        assert!(report_rates(&rows(80.0), &rows(100.0)));
+        assert!(!report_rates(&rows(79.0), &rows(100.0)));
+        assert!(!report_rates(&rows(79.0), &[]), "a goal is not met without a comparison");
     }
 }

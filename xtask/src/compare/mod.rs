@@ -1,13 +1,14 @@
-//! Malote beside the systems that it speaks like: one client drives both, in turns, in one run.
+//! Compares Malote with similar systems: one client drives both, in turns, in one run.
 //!
-//! The other system comes from its published artifacts and runs on a port of its own. Figures of one run compare;
-//! those of two runs do not.
+//! The other system is installed from its published artifacts and has its own port. Compare only figures of the same
+//! run.
 
 mod artemis;
 mod bullmq;
 mod elasticmq;
 mod lapin;
 mod pgboss;
+mod rabbitmq;
 
 use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::net::TcpStream;
@@ -20,58 +21,82 @@ use serde_json::{Value, json};
 
 use crate::cargo;
 
-/// How often each is measured.
+/// Number of measurements of each system.
 const ROUNDS: usize = 3;
 
-/// Compares with that system; says whether the goal was met.
+/// Compares with this system. Returns whether the goal was reached.
 pub(crate) fn run(system: &str) -> Result<bool> {
-    cargo::run(&cargo::RELEASE)?;
+    cargo::run(&cargo::RELEASE_WITH_BENCH)?;
     match system {
         "artemis" => artemis::run(),
         "bullmq" => bullmq::run(),
         "elasticmq" => elasticmq::run(),
         "lapin" => lapin::run(),
         "pgboss" => pgboss::run(),
+        "rabbitmq" => rabbitmq::run(),
         unknown => bail!(
-            "there is nothing to compare with called `{unknown}`: artemis, bullmq, elasticmq, lapin, pgboss"
+            "unknown system `{unknown}`; choose one of artemis, bullmq, elasticmq, lapin, pgboss, rabbitmq"
         ),
     }
+}
+
+/// Runs one benchmark and lets it print its report. Returns whether it ran.
+pub(crate) fn bench_and_print(args: &[String]) -> Result<bool> {
+    cargo::run(&cargo::RELEASE_WITH_BENCH)?;
+    let status = Command::new(bench_binary()).args(args).status();
+    Ok(status.context("cannot start malote-bench")?.success())
+}
+
+fn bench_binary() -> PathBuf {
+    cargo::target().join("release/malote-bench")
 }
 
 fn binary() -> PathBuf {
     cargo::target().join("release/malote")
 }
 
-/// A server in Java, from the artifacts of a folder's `pom.xml` and its `Main.java`.
+/// The folder for downloads and data.
+fn home() -> Result<PathBuf> {
+    let home = cargo::target().join("compare");
+    std::fs::create_dir_all(&home).context("cannot create the download folder")?;
+    Ok(home)
+}
+
+/// Downloads what a folder's `pom.xml` names; returns the class path.
+#[allow(clippy::disallowed_methods, reason = "not a file of the engine")]
+fn classpath(folder: &Path) -> Result<String> {
+    let classpath = home()?.join("classpath");
+    let mut maven = Command::new("mvn");
+    maven.args(["--quiet", "--file"]).arg(folder.join("pom.xml"));
+    maven.arg("dependency:build-classpath");
+    maven.arg(format!("-Dmdep.outputFile={}", classpath.display()));
+    let status = maven.status().context("Maven is needed (mvn)")?;
+    if !status.success() {
+        bail!("{maven:?} failed: {status}");
+    }
+    let text = std::fs::read_to_string(&classpath).context("Maven wrote no class path")?;
+    Ok(text.trim().to_owned())
+}
+
+/// A Java server: the artifacts of a folder's `pom.xml` and its `Main.java`.
 struct JavaServer {
     child: Child,
     port: u16,
-    /// It ends when this is closed.
+    /// The server stops when this is closed.
     _input: Option<ChildStdin>,
 }
 
 impl JavaServer {
     fn start(folder: &Path) -> Result<JavaServer> {
-        let home = cargo::target().join("compare");
-        std::fs::create_dir_all(&home).context("no folder for what is downloaded")?;
-        let classpath = home.join("classpath");
-        let mut maven = Command::new("mvn");
-        maven.args(["--quiet", "--file"]).arg(folder.join("pom.xml"));
-        maven.arg("dependency:build-classpath");
-        maven.arg(format!("-Dmdep.outputFile={}", classpath.display()));
-        let status = maven.status().context("Maven is needed (mvn)")?;
-        if !status.success() {
-            bail!("{maven:?} failed: {status}");
-        }
-        let classpath = std::fs::read_to_string(&classpath).context("Maven wrote no class path")?;
+        let (home, classpath) = (home()?, classpath(folder)?);
         let port = cargo::free_port()?;
         let mut java = Command::new("java");
-        java.arg("-cp").arg(classpath.trim()).arg(folder.join("Main.java")).arg(port.to_string());
+        java.arg("-cp").arg(classpath).arg(folder.join("Main.java")).arg(port.to_string());
         java.current_dir(&home).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = java.spawn().context("Java 17 is needed (java)")?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let server = JavaServer { child, port, _input: input };
-        let output = output.context("it has no output")?;
+        let output = output.context("the server has no stdout")?;
         let ready = BufReader::new(output).lines().any(|line| line.is_ok_and(|l| l == "ready"));
         if !ready {
             bail!("{} did not start", folder.display());
@@ -87,20 +112,20 @@ impl Drop for JavaServer {
     }
 }
 
-/// Malote with a queue `bench`, for as long as the other runs.
+/// A Malote server with a queue `bench`.
 struct Malote {
     child: Child,
     port: u16,
 }
 
 impl Malote {
-    #[allow(clippy::disallowed_methods, reason = "no file of the engine's")]
+    #[allow(clippy::disallowed_methods, reason = "not a file of the engine")]
     fn start() -> Result<Malote> {
-        let home = cargo::target().join("compare");
+        let home = home()?;
         let data = home.join("malote-data");
         match std::fs::remove_dir_all(&data) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(error).context("the data of the last run is still there");
+                return Err(error).context("cannot remove the data of the last run");
             }
             _ => {}
         }
@@ -108,8 +133,15 @@ impl Malote {
         let queue = json!({ "Name": "bench", "Properties": { "LockDuration": "PT5M" } });
         let namespace = json!({ "Name": "bench", "Queues": [queue] });
         let entities = json!({ "UserConfig": { "Namespaces": [namespace] } });
-        std::fs::write(&config, entities.to_string()).context("no queue to compare with")?;
-        let port = cargo::free_port()?;
+        std::fs::write(&config, entities.to_string())
+            .context("cannot write the queue's configuration")?;
+        Malote::serve(cargo::free_port()?)
+    }
+
+    /// Starts the server on the data that exists.
+    fn serve(port: u16) -> Result<Malote> {
+        let home = home()?;
+        let (data, config) = (home.join("malote-data"), home.join("malote-config.json"));
         let mut serve = Command::new(binary());
         serve.arg("serve").arg("--data").arg(&data).args(["--log", "error", "--sqs", "off"]);
         serve.args(["--http", "127.0.0.1:0", "--servicebus-admin", "off"]);
@@ -134,10 +166,10 @@ impl Drop for Malote {
     }
 }
 
-/// What was measured, as `malote bench … --json` tells it.
+/// The results of one benchmark, from its JSON.
 fn bench(args: &[&str]) -> Result<Vec<Value>> {
-    let mut command = Command::new(binary());
-    results(command.args(["bench"]).args(args).arg("--json").stderr(Stdio::inherit()))
+    let mut command = Command::new(bench_binary());
+    results(command.args(args).arg("--json").stderr(Stdio::inherit()))
 }
 
 /// The rows that a program prints as JSON.
@@ -146,21 +178,21 @@ fn results(command: &mut Command) -> Result<Vec<Value>> {
     if !output.status.success() {
         bail!("{command:?} failed: {}", output.status);
     }
-    let mut told: Value = serde_json::from_slice(&output.stdout).context("no JSON")?;
-    match told["results"].take() {
+    let mut output: Value =
+        serde_json::from_slice(&output.stdout).context("the output is not JSON")?;
+    match output["results"].take() {
         Value::Array(rows) => Ok(rows),
-        _ => bail!("{command:?} measured nothing"),
+        _ => bail!("{command:?} printed no results"),
     }
 }
 
-/// The middle of the rounds.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// One line for each thing measured: rates, server's processor time, and both ratios. A ratio in either is enough:
-/// where the client is the bottleneck, rates say little. Says whether the goal was met by every line.
+/// Prints one line per measurement: rates, CPU time of the server, and both ratios. One of the ratios is enough,
+/// because rates mean little where the client is the bottleneck. Returns whether every line reaches the goal.
 fn table(ours: &[Vec<Value>], theirs: &[Vec<Value>], name: &str, goal: f64) -> bool {
     let figures = |rounds: &[Vec<Value>], row: usize, key: &str| {
         median(rounds.iter().filter_map(|round| round.get(row)?[key].as_f64()).collect())
@@ -181,7 +213,7 @@ fn table(ours: &[Vec<Value>], theirs: &[Vec<Value>], name: &str, goal: f64) -> b
             "{what:54} {rate:9.0} {other:9.0} {rates:6.1}x {cpu:9.1} {other_cpu:9.1} {cpus:6.1}x"
         );
     }
-    println!("goal: {goal} x in either: {}", if met { "met" } else { "not met" });
+    println!("goal: {goal}x in rate or CPU time: {}", if met { "met" } else { "not met" });
     met
 }
 
@@ -199,7 +231,7 @@ mod tests {
         assert!(!table(&rows(40.0, 1.0), &rows(10.0, 4.0), "other", 5.0));
         assert!(
             !table(&rows(40.0, 1.0), &[], "other", 5.0),
-            "nothing to compare with is no goal met"
+            "a goal is not met without a comparison"
         );
     }
 }

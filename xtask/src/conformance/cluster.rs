@@ -1,6 +1,6 @@
-//! Brokers of several servers, one of which dies: three nodes of RabbitMQ, one killed; PostgreSQL with a standby that is
-//! promoted. First the contract of connectors, with a fault inside every case, then workers under load. The figures are in
-//! what they print.
+//! Brokers with several servers, while one of them fails: a RabbitMQ cluster of three nodes, one of which is killed,
+//! and PostgreSQL with a standby that is promoted. First the connector contract with a fault in every case, then
+//! workers under load. They print their figures.
 
 use std::process::Command;
 use std::time::Duration;
@@ -13,17 +13,19 @@ use crate::{cargo, postgres, rabbitmq};
 
 pub(super) fn steps() -> Vec<Step> {
     vec![
-        Step::new("contract, nodes killed", || contract(rabbitmq::found()?, "rabbitmq")),
-        Step::new("contract, promotions", || contract(postgres::found()?, "postgres")),
-        Step::new("RabbitMQ, a node killed", || tests(rabbitmq::found()?, "sqlite", "cluster")),
+        Step::new("contract, nodes killed", || contract(rabbitmq::skip_if_missing()?, "rabbitmq")),
+        Step::new("contract, promotions", || contract(postgres::skip_if_missing()?, "postgres")),
+        Step::new("RabbitMQ, a node killed", || {
+            tests(rabbitmq::skip_if_missing()?, "sqlite", "cluster")
+        }),
         Step::new("orders, a node killed", orders),
         Step::new("PostgreSQL, a standby", || {
-            tests(postgres::found()?, "postgres", "cluster_postgres")
+            tests(postgres::skip_if_missing()?, "postgres", "cluster_postgres")
         }),
     ]
 }
 
-/// Every case of the contract, with faults inside.
+/// Runs every case of the connector contract with faults.
 fn contract(skipped: Option<Outcome>, broker: &str) -> Result<Outcome> {
     if let Some(skipped) = skipped {
         return Ok(skipped);
@@ -32,9 +34,9 @@ fn contract(skipped: Option<Outcome>, broker: &str) -> Result<Outcome> {
     cargo::tests(&[&test[..], &["--", "--nocapture", broker]].concat())
 }
 
-/// The example `orders` on three nodes: the one that everybody talks to dies, and so do two workers.
+/// The example `orders` on three nodes. The node that all clients use is killed, and so are two workers.
 fn orders() -> Result<Outcome> {
-    if let Some(skipped) = rabbitmq::found()? {
+    if let Some(skipped) = rabbitmq::skip_if_missing()? {
         return Ok(skipped);
     }
     cargo::run(&["build", "--package", "orders"])?;
@@ -42,14 +44,14 @@ fn orders() -> Result<Outcome> {
     let url = nodes.url_of_all(&[0, 1, 2], 0);
     let mut orders = Command::new(cargo::target().join("debug/orders"));
     orders.args(["--url", &url, "--orders", "3000", "--kills", "2", "--freezes", "0"]);
-    let mut orders = orders.spawn().context("the example does not start")?;
-    // Orders are under way by then; there are enough of them for far longer.
+    let mut orders = orders.spawn().context("cannot start the example")?;
+    // Orders are in flight by now, and there are enough of them for much longer.
     std::thread::sleep(Duration::from_secs(8));
-    ensure!(orders.try_wait()?.is_none(), "it was over before a node died");
+    ensure!(orders.try_wait()?.is_none(), "the example ended before a node was killed");
     nodes.kill(0);
     println!("a node was killed");
     let status = orders.wait()?;
-    ensure!(status.success(), "orders on a cluster: {status}");
+    ensure!(status.success(), "orders on a cluster failed: {status}");
     Ok(Outcome::one())
 }
 

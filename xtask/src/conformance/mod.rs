@@ -1,13 +1,14 @@
-//! The clients that users have, as users install them, against the built binary.
+//! Runs real client libraries, installed as users install them, against the built binary.
 //!
-//! Each version of a client lives in an environment of its own under the target folder, made once. Without the
-//! interpreter or the network a step is skipped on somebody's own machine; in CI that is a failure.
+//! Each version of a client has its own environment under the target folder, which is created once. If an interpreter
+//! or the network is missing, a step is skipped; in CI it fails.
 
 mod cluster;
+mod cross_protocol;
 mod orders;
+mod rabbitmq;
 pub(crate) mod servicebus;
 mod sqs;
-mod world;
 
 use crate::cargo::{self, target};
 use crate::steps::{Outcome, Step};
@@ -15,16 +16,16 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How much of it.
+/// Which clients to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// Clients that need no more than an interpreter: part of every test.
-    Usual,
-    /// Also those with toolchains of their own.
+    /// Clients that need only Python or Node: part of `cargo xtask test`.
+    Quick,
+    /// Also clients that need another toolchain.
     All,
 }
 
-/// Every client there is, or those of one protocol. They need the release build.
+/// All clients, or those of one protocol. They need the release build.
 pub(crate) fn steps(protocol: Option<&str>, depth: Depth) -> Vec<Step> {
     let wanted = |name: &str| protocol.is_none_or(|protocol| protocol == name);
     let mut steps = Vec::new();
@@ -40,7 +41,14 @@ pub(crate) fn steps(protocol: Option<&str>, depth: Depth) -> Vec<Step> {
             steps.push(Step::new("servicebus jms", servicebus::java::jms));
         }
     }
-    // They need ports of their own and take minutes: only by their names.
+    if wanted("rabbitmq") {
+        steps.extend(rabbitmq::steps(rabbitmq::Against::Malote, depth));
+    }
+    // Verifies the checks themselves, so it runs only if named.
+    if protocol == Some("rabbitmq-real") {
+        steps.extend(rabbitmq::steps(rabbitmq::Against::RabbitMq, depth));
+    }
+    // These need fixed ports and take minutes, so they run only if named.
     let upstream = |name: &str| ["servicebus-upstream", name].map(Some).contains(&protocol);
     if upstream("servicebus-upstream-go") {
         steps.push(Step::new("servicebus upstream go", servicebus::upstream::go::tests));
@@ -48,29 +56,29 @@ pub(crate) fn steps(protocol: Option<&str>, depth: Depth) -> Vec<Step> {
     if upstream("servicebus-upstream-python") {
         steps.push(Step::new("servicebus upstream python", servicebus::upstream::python::tests));
     }
-    // Servers of others, started several at a time: only by its name.
+    // These start several servers, so they run only if named.
     if protocol == Some("cluster") {
         steps.extend(cluster::steps());
     }
     if protocol == Some("orders") {
         steps.extend(orders::steps());
     }
-    if wanted("world") {
-        steps.push(Step::new("one world", world::python));
+    if wanted("cross-protocol") {
+        steps.push(Step::new("cross-protocol", cross_protocol::python));
     }
     steps
 }
 
-/// What is not on this machine: a skip, except where somebody relies on it.
-pub(crate) fn missing(what: &'static str, why: &str) -> Result<Outcome> {
+/// Reports a missing requirement: a skipped step, or an error in CI.
+pub(crate) fn skip_or_fail(what: &'static str, why: &str) -> Result<Outcome> {
     if std::env::var_os("CI").is_some() {
-        bail!("{what} is needed: {why}");
+        bail!("{what} is missing: {why}");
     }
     eprintln!("{what}: {why}");
     Ok(Outcome { skipped: Some(what), ..Outcome::default() })
 }
 
-/// A Python with these packages; made unless it is there and the test runs in it.
+/// A Python environment with these packages. It is created unless it exists and can run `test`.
 fn python(home: &Path, packages: &[&str], test: &str) -> Result<PathBuf> {
     let python = home.join("bin/python");
     let whole = Command::new(&python).args(["-c", test]).output();
@@ -82,9 +90,9 @@ fn python(home: &Path, packages: &[&str], test: &str) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// The packages that a program's `package.json` names, in a folder of their own.
+/// Installs the packages of a program's `package.json` in a separate folder.
 pub(crate) fn npm(source: &Path, home: &Path) -> Result<()> {
-    std::fs::create_dir_all(home).context("cannot make the folder for its packages")?;
+    std::fs::create_dir_all(home).context("cannot create the folder for its packages")?;
     std::fs::copy(source.join("package.json"), home.join("package.json"))
         .context("cannot copy package.json")?;
     let quiet = ["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline"];
@@ -100,16 +108,17 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs checks that say how many passed and failed in their last line.
-fn counted(command: &mut Command) -> Result<Outcome> {
+/// Runs checks whose last line is `N passed, N failed`.
+fn run_checks(command: &mut Command) -> Result<Outcome> {
     let output = command
         .current_dir(cargo::root())
         .stderr(std::process::Stdio::inherit())
         .output()
         .context("cannot start the checks")?;
     let said = String::from_utf8_lossy(&output.stdout);
-    let counted = said.lines().rev().find_map(counts);
-    let outcome = counted.with_context(|| format!("the checks did not end: {}", output.status))?;
+    let counts = said.lines().rev().find_map(parse_counts);
+    let outcome =
+        counts.with_context(|| format!("the checks printed no result: {}", output.status))?;
     if !output.status.success() && outcome.failed == 0 {
         bail!("the checks failed: {}", output.status);
     }
@@ -117,7 +126,7 @@ fn counted(command: &mut Command) -> Result<Outcome> {
 }
 
 /// Reads `12 passed, 0 failed`.
-fn counts(line: &str) -> Option<Outcome> {
+fn parse_counts(line: &str) -> Option<Outcome> {
     let (passed, failed) = line.trim().split_once(" passed, ")?;
     let failed = failed.strip_suffix(" failed")?;
     Some(Outcome { passed: passed.parse().ok()?, failed: failed.parse().ok()?, skipped: None })
@@ -130,9 +139,9 @@ mod tests {
     #[test]
     fn results_are_counted() {
         assert_eq!(
-            counts("12 passed, 3 failed"),
+            parse_counts("12 passed, 3 failed"),
             Some(Outcome { passed: 12, failed: 3, skipped: None })
         );
-        assert_eq!(counts("12 passed"), None);
+        assert_eq!(parse_counts("12 passed"), None);
     }
 }

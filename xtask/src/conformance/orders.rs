@@ -1,5 +1,5 @@
-//! The example `orders` on every broker that a worker can reach, one after the other: processes are killed on each, and the
-//! program checks itself. The table at the end has its figures.
+//! The example `orders` on every broker that a worker supports, one after the other. Processes are killed on each,
+//! and the program checks its own results. The table at the end lists its figures.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -15,13 +15,13 @@ pub(super) fn steps() -> Vec<Step> {
     vec![Step::new("orders on five brokers", all)]
 }
 
-/// What one broker said.
+/// The figures of one broker.
 struct Row {
     broker: &'static str,
     figures: Vec<String>,
 }
 
-/// Lines of the program that make a row: how they begin, and the column's title.
+/// Lines of the program that become columns: their beginning, and the column's title.
 const COLUMNS: [(&str, &str); 3] = [
     ("every order was applied exactly once: ", "applied once"),
     ("each customer's orders were applied in the order of sending: ", "in order"),
@@ -47,14 +47,14 @@ fn all() -> Result<Outcome> {
         );
         rows.push(orders("servicebus://", &url)?);
     }
-    match rabbitmq::found()? {
+    match rabbitmq::skip_if_missing()? {
         Some(_) => skipped.push("amqp://"),
         None => {
             let server = RabbitMq::start(1).map_err(anyhow::Error::msg)?;
             rows.push(orders("amqp://", &server.url(0))?);
         }
     }
-    match postgres::found()? {
+    match postgres::skip_if_missing()? {
         Some(_) => skipped.push("postgres://"),
         None => {
             let server = Postgres::start().map_err(anyhow::Error::msg)?;
@@ -63,20 +63,20 @@ fn all() -> Result<Outcome> {
     }
     table(&rows);
     for broker in skipped {
-        println!("{broker} was skipped: it is not on this machine");
+        println!("{broker} was skipped: it is not installed");
     }
     Ok(Outcome { passed: u32::try_from(rows.len())?, ..Outcome::default() })
 }
 
 fn table(rows: &[Row]) {
     let titles = COLUMNS.map(|(_, title)| title).join(" | ");
-    println!("\n| broker | {titles} | trouble |\n|---|---|---|---|---|");
+    println!("\n| broker | {titles} | kills |\n|---|---|---|---|---|");
     for Row { broker, figures } in rows {
         println!("| `{broker}` | {} |", figures.join(" | "));
     }
 }
 
-/// A folder of its own, empty.
+/// Creates an empty folder.
 fn data(name: &str) -> Result<std::path::PathBuf> {
     let data = cargo::target().join("conformance/orders").join(name);
     if data.exists() {
@@ -90,16 +90,16 @@ fn program() -> Command {
     Command::new(cargo::target().join("debug/orders"))
 }
 
-/// Runs the program on a broker, and picks the figures out of what it says.
+/// Runs the program on a broker and extracts the figures from its output.
 fn orders(broker: &'static str, url: &str) -> Result<Row> {
     println!("{broker}");
     let mut command = program();
     command.args(["--url", url]).stdout(Stdio::piped());
-    let mut child = command.spawn().context("the example does not start")?;
-    let output = child.stdout.take().context("the example says nothing")?;
-    let (mut figures, mut trouble) = (vec!["?".to_owned(); COLUMNS.len()], String::new());
+    let mut child = command.spawn().context("cannot start the example")?;
+    let output = child.stdout.take().context("the example has no stdout")?;
+    let (mut figures, mut kills) = (vec!["?".to_owned(); COLUMNS.len()], String::new());
     for line in BufReader::new(output).lines() {
-        let line = line.context("cannot read what the example says")?;
+        let line = line.context("cannot read the output of the example")?;
         println!("{line}");
         for (figure, (begins, _)) in figures.iter_mut().zip(COLUMNS) {
             if let Some((_, rest)) = line.split_once(begins) {
@@ -107,16 +107,16 @@ fn orders(broker: &'static str, url: &str) -> Result<Row> {
             }
         }
         if line.contains("SIGKILL") {
-            trouble = line;
+            kills = line;
         }
     }
-    figures.push(trouble);
+    figures.push(kills);
     let status = child.wait()?;
-    ensure!(status.success(), "orders on {broker}: {status}");
+    ensure!(status.success(), "orders on {broker} failed: {status}");
     Ok(Row { broker, figures })
 }
 
-/// Malote itself, by the example's own server.
+/// A Malote server, started by the example itself.
 struct Server {
     child: Child,
     http: String,
@@ -127,8 +127,8 @@ impl Server {
     fn start(name: &str) -> Result<Self> {
         let mut command = program();
         command.arg("serve").arg(data(name)?).stdout(Stdio::piped());
-        let mut child = command.spawn().context("the server does not start")?;
-        let output = child.stdout.take().context("the server says nothing")?;
+        let mut child = command.spawn().context("cannot start the server")?;
+        let output = child.stdout.take().context("the server has no stdout")?;
         let mut server = Self { child, http: String::new(), amqp: String::new() };
         let mut lines = BufReader::new(output).lines();
         while server.http.is_empty() || server.amqp.is_empty() {
@@ -143,13 +143,13 @@ impl Server {
                 _ => {}
             }
         }
-        // Whoever writes to a closed pipe is told so: it is read to the end.
+        // Read to the end, because writing to a closed pipe would fail in the server.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
         Ok(server)
     }
 
-    /// A queue with sessions, as an operator would make it: the worker's lock, and no end of attempts, which it counts
-    /// itself.
+    /// Creates a queue with sessions, with the worker's lock time and without a limit of attempts, which the worker
+    /// counts itself.
     fn make_queue(&self) -> Result<()> {
         let body = r#"{"sessions": "dynamic", "lock_ms": 4000, "failed_max": null}"#;
         let mut stream = TcpStream::connect(&self.http)?;
@@ -163,7 +163,7 @@ impl Server {
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         if !answer.starts_with("HTTP/1.1 20") {
-            bail!("the queue was not made: {answer}");
+            bail!("cannot create the queue: {answer}");
         }
         Ok(())
     }
@@ -171,7 +171,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // one that ended is over, too
+        let _ = self.child.kill(); // it may have ended already
         let _ = self.child.wait();
     }
 }

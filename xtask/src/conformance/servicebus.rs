@@ -1,4 +1,4 @@
-//! Service Bus by its official clients: the programs of `testing/conformance/servicebus`.
+//! Service Bus with its official clients: the programs in `testing/conformance/servicebus`.
 
 pub(crate) mod go;
 pub(super) mod java;
@@ -12,32 +12,32 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The client that the programs are written for.
+/// The client version for which the programs are written.
 pub(super) const PYTHON_CLIENT: &str = "azure-servicebus==7.15.0";
 
-/// Programs, each against a server of its own kind.
-const PYTHON: &[(&str, Kind)] = &[
-    ("queues.py", Kind::Open),
-    ("sessions.py", Kind::Open),
-    ("topics.py", Kind::Open),
-    ("access.py", Kind::Guarded),
-    ("admin.py", Kind::Guarded),
+/// Programs, each with the mode of its server.
+const PYTHON: &[(&str, ServerMode)] = &[
+    ("queues.py", ServerMode::Open),
+    ("sessions.py", ServerMode::Open),
+    ("topics.py", ServerMode::Open),
+    ("access.py", ServerMode::Secured),
+    ("admin.py", ServerMode::Secured),
 ];
-const JAVASCRIPT: &[(&str, Kind)] = &[
-    ("queues.mjs", Kind::Open),
-    ("sessions.mjs", Kind::Open),
-    ("topics.mjs", Kind::Open),
-    ("generic.mjs", Kind::Open),
-    ("admin.mjs", Kind::Guarded),
+const JAVASCRIPT: &[(&str, ServerMode)] = &[
+    ("queues.mjs", ServerMode::Open),
+    ("sessions.mjs", ServerMode::Open),
+    ("topics.mjs", ServerMode::Open),
+    ("generic.mjs", ServerMode::Open),
+    ("admin.mjs", ServerMode::Secured),
 ];
 
 /// How the server is started.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// Nobody needs a credential.
+enum ServerMode {
+    /// Without credentials.
     Open,
-    /// Keys are needed, and TLS is spoken.
-    Guarded,
+    /// With keys and TLS.
+    Secured,
 }
 
 pub(super) fn python() -> Result<Outcome> {
@@ -45,23 +45,23 @@ pub(super) fn python() -> Result<Outcome> {
     let home = target().join("conformance/azure-servicebus");
     let python = match super::python(&home, &packages, "import azure.servicebus, websocket") {
         Ok(python) => python,
-        Err(why) => return super::missing(PYTHON_CLIENT, &format!("{why:#}")),
+        Err(why) => return super::skip_or_fail(PYTHON_CLIENT, &format!("{why:#}")),
     };
-    each("python", PYTHON, || {
+    run_programs("python", PYTHON, || {
         let mut command = Command::new(&python);
         command.arg("-B");
         command
     })
 }
 
-/// The version is in the programs' own `package.json`.
+/// The versions are in the programs' `package.json`.
 pub(super) fn javascript() -> Result<Outcome> {
     let source = folder().join("javascript");
     let home = target().join("conformance/servicebus-javascript");
     if let Err(why) = super::npm(&source, &home) {
-        return super::missing("npm's packages", &format!("{why:#}"));
+        return super::skip_or_fail("npm packages", &format!("{why:#}"));
     }
-    each("javascript", JAVASCRIPT, || {
+    run_programs("javascript", JAVASCRIPT, || {
         let mut command = Command::new("node");
         command.env("MALOTE_MODULES", &home);
         command
@@ -72,14 +72,18 @@ fn folder() -> PathBuf {
     cargo::root().join("testing/conformance/servicebus")
 }
 
-/// Every program, each against a server of its own. They mostly wait: all of them run at the same time.
-fn each(language: &str, programs: &[(&str, Kind)], run: impl Fn() -> Command) -> Result<Outcome> {
+/// Runs every program against its own server. They run at the same time, because they mostly wait.
+fn run_programs(
+    language: &str,
+    programs: &[(&str, ServerMode)],
+    run: impl Fn() -> Command,
+) -> Result<Outcome> {
     let (target, folder) = (target(), folder());
     let binary = target.join("release/malote");
     let mut running = Vec::new();
-    for (program, kind) in programs {
+    for (program, mode) in programs {
         let data = target.join("conformance/data").join(program);
-        let server = Server::start(&binary, data, &folder, *kind)?;
+        let server = Server::start(&binary, data, &folder, *mode)?;
         let mut command = run();
         command.arg(folder.join(language).join(program)).envs(server.variables());
         running.push(std::thread::spawn(move || {
@@ -90,7 +94,7 @@ fn each(language: &str, programs: &[(&str, Kind)], run: impl Fn() -> Command) ->
     }
     let mut outcome = Outcome::default();
     for (run, (program, _)) in running.into_iter().zip(programs) {
-        let output = run.join().map_err(|_| anyhow!("{program} could not be waited for"))??;
+        let output = run.join().map_err(|_| anyhow!("the thread of {program} panicked"))??;
         eprint!("{}", String::from_utf8_lossy(&output.stdout));
         eprint!("{}", String::from_utf8_lossy(&output.stderr));
         match output.status.success() {
@@ -101,38 +105,38 @@ fn each(language: &str, programs: &[(&str, Kind)], run: impl Fn() -> Command) ->
     Ok(outcome)
 }
 
-/// A running server, killed when it is no longer needed.
+/// A running server; dropping it kills the process.
 struct Server {
     child: Child,
-    kind: Kind,
+    mode: ServerMode,
     data: PathBuf,
     amqp: u16,
     http: u16,
     admin: u16,
-    /// Variables that hold the secrets of keys.
+    /// Environment variables with the secrets of keys.
     keys: Vec<(&'static str, String)>,
 }
 
 impl Server {
-    fn start(binary: &Path, data: PathBuf, folder: &Path, kind: Kind) -> Result<Server> {
+    fn start(binary: &Path, data: PathBuf, folder: &Path, mode: ServerMode) -> Result<Server> {
         let _ = std::fs::remove_dir_all(&data);
         let mut keys = Vec::new();
-        if kind == Kind::Guarded {
+        if mode == ServerMode::Secured {
             std::fs::create_dir_all(&data)?;
             keys.push(key(binary, &data, "MALOTE_ROOT", &["--id", "Root", "--admin"])?);
             let reader = ["--id", "Reader", "--grant", "receive configured"];
             keys.push(key(binary, &data, "MALOTE_READER", &reader)?);
         }
-        let more: &[&str] = if kind == Kind::Guarded { &["--tls-self-signed"] } else { &[] };
+        let more: &[&str] = if mode == ServerMode::Secured { &["--tls-self-signed"] } else { &[] };
         let amqp = cargo::free_port()?;
-        Server::launch(binary, data, kind, amqp, keys, &folder.join("entities.json"), more)
+        Server::launch(binary, data, mode, amqp, keys, &folder.join("entities.json"), more)
     }
 
-    /// Starts it with these entities; returns when it listens.
+    /// Starts a server with these entities and waits until it listens.
     fn launch(
         binary: &Path,
         data: PathBuf,
-        kind: Kind,
+        mode: ServerMode,
         amqp: u16,
         keys: Vec<(&'static str, String)>,
         entities: &Path,
@@ -146,17 +150,17 @@ impl Server {
         command.args(["--log", "warn", "--servicebus-config"]).arg(entities);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = child.with_context(|| format!("cannot start {}", binary.display()))?;
-        let server = Server { child, kind, data, amqp, http, admin, keys };
+        let server = Server { child, mode, data, amqp, http, admin, keys };
         for _ in 0..1200 {
             if std::net::TcpStream::connect(("127.0.0.1", server.amqp)).is_ok() {
                 return Ok(server);
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        bail!("the server does not listen");
+        bail!("the server does not accept connections");
     }
 
-    /// How programs learn where it is.
+    /// Environment variables with the server's addresses and keys, for the programs.
     fn variables(&self) -> Vec<(&'static str, String)> {
         let mut all = self.keys.clone();
         all.push(("MALOTE_AMQP_AT", format!("localhost:{}", self.amqp)));
@@ -164,7 +168,7 @@ impl Server {
         all.push(("MALOTE_ADMIN_AT", format!("localhost:{}", self.admin)));
         let certificate = self.data.join("tls-self-signed.pem").display().to_string();
         all.push(("MALOTE_CA", certificate.clone()));
-        if self.kind == Kind::Guarded {
+        if self.mode == ServerMode::Secured {
             all.push(("NODE_EXTRA_CA_CERTS", certificate));
         }
         all
@@ -178,7 +182,7 @@ impl Drop for Server {
     }
 }
 
-/// Makes a key; its secret goes into that variable.
+/// Creates a key. Returns its secret together with the name of an environment variable.
 fn key(
     binary: &Path,
     data: &Path,
@@ -187,15 +191,16 @@ fn key(
 ) -> Result<(&'static str, String)> {
     let mut add = Command::new(binary);
     add.args(["key", "add", "servicebus", "-o", "json", "--data"]).arg(data).args(args);
-    Ok((variable, shown(&mut add, "secret")?))
+    Ok((variable, json_field(&mut add, "secret")?))
 }
 
-/// The text with this name in the JSON that a command shows.
-fn shown(command: &mut Command, name: &str) -> Result<String> {
+/// The string with this name in the JSON output of a command.
+fn json_field(command: &mut Command, name: &str) -> Result<String> {
     let output = command.stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("cannot run {command:?}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let after = text.split_once(&format!("\"{name}\"")).map(|(_, rest)| rest.split('"').nth(1));
-    let found = after.flatten().with_context(|| format!("{command:?} shows no {name}"))?;
+    let found =
+        after.flatten().with_context(|| format!("the output of {command:?} has no `{name}`"))?;
     Ok(found.to_owned())
 }

@@ -1,4 +1,4 @@
-//! SQS by its SDKs, and by programs that are built on them: the checks of `testing/conformance/sqs`.
+//! SQS with its SDKs, and with programs that use them: the checks in `testing/conformance/sqs`.
 
 mod sdks;
 
@@ -9,10 +9,10 @@ use anyhow::Result;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The newest speaks JSON, the other is from before the protocol changed and speaks Query.
+/// The newest version uses JSON; the other is from before the protocol changed and uses Query.
 const BOTO3: &[(&str, &str)] = &[("sqs boto3 json", "1.44.0"), ("sqs boto3 query", "1.26.165")];
 
-/// Celery with the transport for SQS.
+/// Celery, with its transport for SQS.
 const CELERY: &str = "5.7.0";
 const KOMBU: &str = "5.7.0";
 
@@ -35,7 +35,7 @@ fn boto3(version: &str) -> Result<Outcome> {
     let test = format!("import boto3; assert boto3.__version__ == '{version}'");
     let python = match super::python(&home, &[&format!("boto3=={version}")], &test) {
         Ok(python) => python,
-        Err(why) => return super::missing("boto3", &format!("{why:#}")),
+        Err(why) => return super::skip_or_fail("boto3", &format!("{why:#}")),
     };
     checks_in(python, "main.py")
 }
@@ -46,7 +46,7 @@ fn celery() -> Result<Outcome> {
     let packages = [format!("celery=={CELERY}"), format!("kombu[sqs]=={KOMBU}")];
     let python = match super::python(&home, &packages.each_ref().map(String::as_str), &test) {
         Ok(python) => python,
-        Err(why) => return super::missing("celery", &format!("{why:#}")),
+        Err(why) => return super::skip_or_fail("celery", &format!("{why:#}")),
     };
     checks_in(python, "celery_tasks.py")
 }
@@ -55,17 +55,17 @@ fn checks_in(python: PathBuf, program: &str) -> Result<Outcome> {
     let mut command = Command::new(python);
     command.arg(cargo::root().join("testing/conformance/sqs/python").join(program));
     command.arg(target().join("release/malote"));
-    super::counted(command.env("PYTHONDONTWRITEBYTECODE", "1"))
+    super::run_checks(command.env("PYTHONDONTWRITEBYTECODE", "1"))
 }
 
-/// The versions are in the programs' own `package.json`.
+/// The versions are in the programs' `package.json`.
 fn javascript(program: &str) -> Result<Outcome> {
     let source = cargo::root().join("testing/conformance/sqs/javascript");
     let home = target().join("conformance/sqs-javascript");
     if let Err(why) = super::npm(&source, &home) {
-        return super::missing("npm's packages", &format!("{why:#}"));
+        return super::skip_or_fail("npm packages", &format!("{why:#}"));
     }
     let mut command = Command::new("node");
     command.arg(source.join(program)).arg(target().join("release/malote")).arg(&home);
-    super::counted(&mut command)
+    super::run_checks(&mut command)
 }

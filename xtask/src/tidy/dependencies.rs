@@ -1,29 +1,32 @@
-//! Who may depend on whom: the folder tree is the architecture, and it points one way.
+//! Which crate may depend on which: dependencies point in one direction.
 
 use super::Tree;
 use anyhow::Result;
 use std::path::Path;
 
-/// A crate and the crates of ours that it may use. A trailing `*` stands for a family.
+/// A crate, and the workspace crates that it may use. A trailing `*` matches any ending.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("malote-model", &[]),
     ("malote-engine", &["malote-model"]),
     ("malote-wire-*", &["malote-model"]),
     ("malote-http", &["malote-model"]),
+    ("malote-measure", &[]),
     ("malote-front-*", &["malote-model", "malote-engine", "malote-wire-*", "malote-http"]),
     (
         "malote-server",
         &["malote-model", "malote-engine", "malote-wire-*", "malote-http", "malote-front-*"],
     ),
     ("malote-connectors", &["malote-model", "malote-engine", "malote-wire-*"]),
-    // The library of users: crates/worker.
+    // The library for users: crates/worker.
     ("malote", &["malote-model", "malote-connectors", "malote-wire-*"]),
-    // The command of the same name: crates/cli.
+    // The command line: crates/cli.
     (
         "malote-cli",
         &[
             "malote-model",
             "malote-engine",
+            "malote-http",
+            "malote-measure",
             "malote-server",
             "malote-connectors",
             "malote-wire-native",
@@ -33,34 +36,31 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("malote-services", &[]),
     ("malote-sim", &["malote-*"]),
     ("malote-conformance", &["malote-*"]),
+    ("malote-conformance-rabbitmq", &[]),
     ("malote-conformance-sqs", &[]),
-    ("malote-bench", &["malote-*"]),
+    ("malote-bench", &["malote", "malote-*"]),
     ("xtask", &["malote-services"]),
 ];
 
-/// Crates from elsewhere that some of ours must do without, and why.
+/// External crates that some crates must not use, and why.
 const FORBIDDEN: &[(&str, &[&str], &str)] = &[
     (
         "malote-model",
         &["tokio", "axum", "hyper", "serde_json", "tracing"],
-        "words do no I/O and know no protocol",
+        "the model does no I/O and knows no protocol",
     ),
     (
         "malote-engine",
         &["axum", "hyper", "clap", "serde_json", "rustls"],
-        "the engine knows no protocol, and bytes belong to the journal's own codec",
+        "the engine knows no protocol and has its own codec",
     ),
-    (
-        "malote-wire-*",
-        &["tokio", "axum", "hyper", "rustls"],
-        "a wire format is plain data: bytes, time and decisions are its owner's",
-    ),
-    ("malote-http", &["clap", "rustls", "tokio-rustls"], "TLS and flags are the server's"),
-    ("malote-front-*", &["clap", "rustls", "tokio-rustls"], "TLS and flags are the server's"),
-    ("malote-server", &["clap", "anyhow"], "flags and anyhow are the command line's"),
+    ("malote-wire-*", &["tokio", "axum", "hyper", "rustls"], "a wire format does no I/O"),
+    ("malote-http", &["clap", "rustls", "tokio-rustls"], "TLS and flags belong to the server"),
+    ("malote-front-*", &["clap", "rustls", "tokio-rustls"], "TLS and flags belong to the server"),
+    ("malote-server", &["clap", "anyhow"], "flags and anyhow belong to the command line"),
 ];
 
-/// Libraries name their errors.
+/// Libraries, which define their own error types.
 const NO_ANYHOW: &[&str] = &[
     "malote-model",
     "malote-engine",
@@ -90,13 +90,13 @@ fn check_manifest(path: &Path, text: &str, found: &mut Vec<String>) {
     };
     let dependencies = dependencies(text);
     let ours = |dependency: &&str| *dependency == "malote" || dependency.starts_with("malote-");
-    match ALLOWED.iter().find(|(family, _)| fits(family, name)) {
+    match ALLOWED.iter().find(|(family, _)| matches_family(family, name)) {
         None if path.to_string().starts_with("examples/") => {}
         None => found
             .push(format!("{path}: add `{name}` to the table in xtask/src/tidy/dependencies.rs")),
         Some((_, allowed)) => {
             for dependency in dependencies.iter().copied().filter(ours) {
-                if !allowed.iter().any(|family| fits(family, dependency)) {
+                if !allowed.iter().any(|family| matches_family(family, dependency)) {
                     found.push(format!("{path}: `{name}` must not depend on `{dependency}`"));
                 }
             }
@@ -104,17 +104,19 @@ fn check_manifest(path: &Path, text: &str, found: &mut Vec<String>) {
     }
     for (family, forbidden, why) in FORBIDDEN {
         for dependency in dependencies.iter().filter(|name| forbidden.contains(name)) {
-            if fits(family, name) {
+            if matches_family(family, name) {
                 found.push(format!("{path}: `{name}` must not depend on `{dependency}`: {why}"));
             }
         }
     }
-    if NO_ANYHOW.iter().any(|family| fits(family, name)) && dependencies.contains(&"anyhow") {
+    if NO_ANYHOW.iter().any(|family| matches_family(family, name))
+        && dependencies.contains(&"anyhow")
+    {
         found.push(format!("{path}: `{name}` is a library: use thiserror, not anyhow"));
     }
 }
 
-fn fits(family: &str, name: &str) -> bool {
+fn matches_family(family: &str, name: &str) -> bool {
     match family.strip_suffix('*') {
         Some(start) => name.starts_with(start),
         None => family == name,
@@ -126,8 +128,8 @@ fn package_name(text: &str) -> Option<&str> {
     line.split('"').nth(1)
 }
 
-/// Names in `[dependencies]`, `[build-dependencies]` and their target-specific forms. What only
-/// tests use does not shape the architecture.
+/// Names in `[dependencies]`, `[build-dependencies]` and their target-specific forms. Dependencies of tests do not
+/// count.
 fn dependencies(text: &str) -> Vec<&str> {
     let mut names = Vec::new();
     let mut inside = false;
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_may_use_more_and_strangers_must_be_listed() {
+    fn tests_may_use_more_and_new_crates_must_be_listed() {
         let tests = "[package]\nname = \"malote-model\"\n[dev-dependencies]\nserde_json = \"1\"";
         assert_eq!(found(tests), [""; 0]);
         assert!(found("[package]\nname = \"malote-new\"")[0].contains("add `malote-new`"));

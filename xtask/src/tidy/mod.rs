@@ -1,10 +1,11 @@
-//! Plain checks on the files themselves: what a reviewer should not have to look for.
+//! Simple checks of the repository's files, so that reviewers need not look for these things.
 //!
-//! Only files that git knows or would add are looked at, so build output and downloads do not
-//! count.
+//! Only files that git tracks or would add are checked, not build output or downloads.
 
 mod dependencies;
 mod modules;
+mod names;
+mod prose;
 mod readme;
 mod text;
 
@@ -36,7 +37,7 @@ impl Tree {
             .split('\0')
             .filter(|name| !name.is_empty())
             .map(PathBuf::from)
-            // Deleted and not yet committed.
+            // Deleted but not yet committed.
             .filter(|path| root.join(path).is_file())
             .collect();
         files.sort();
@@ -61,12 +62,14 @@ impl Tree {
     }
 }
 
-/// Runs every check and tells of everything found.
+/// Runs all checks and prints what they found.
 pub(crate) fn run() -> Result<Outcome> {
     let tree = Tree::open()?;
     let mut found = Vec::new();
     dependencies::check(&tree, &mut found)?;
     text::check(&tree, &mut found)?;
+    prose::check(&tree, &mut found)?;
+    names::check(&tree, &mut found)?;
     modules::check(&tree, &mut found)?;
     readme::check(&tree, &mut found)?;
     for line in &found {
@@ -74,6 +77,6 @@ pub(crate) fn run() -> Result<Outcome> {
     }
     match found.len() {
         0 => Ok(Outcome::one()),
-        count => bail!("{count} things to tidy"),
+        count => bail!("{count} problems found"),
     }
 }

@@ -1,4 +1,4 @@
-//! Every Rust file is part of some crate: what nobody reaches is not compiled, and rots.
+//! Every Rust file must belong to a crate, because an unreachable file is not compiled.
 
 use super::Tree;
 use anyhow::Result;
@@ -18,7 +18,7 @@ pub(super) fn check(tree: &Tree, found: &mut Vec<String>) -> Result<()> {
         }
     }
     for path in tree.with_extension("rs").filter(|path| !reached.contains(*path)) {
-        found.push(format!("{}: no `mod` leads here", path.display()));
+        found.push(format!("{}: not part of any crate; add a `mod` declaration", path.display()));
     }
     Ok(())
 }
@@ -27,24 +27,27 @@ pub(super) fn check(tree: &Tree, found: &mut Vec<String>) -> Result<()> {
 fn is_root(path: &Path) -> bool {
     let names: Vec<_> = path.iter().map(|name| name.to_string_lossy()).collect();
     let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
-    matches!(
-        names.as_slice(),
+    match names.as_slice() {
         [.., "src", "lib.rs" | "main.rs"]
-            | [.., "src", "bin", _]
-            | [.., "src", "bin", _, "main.rs"]
-            | [.., "tests" | "benches" | "examples", _]
-            | [.., "tests" | "benches" | "examples", _, "main.rs"]
-            | [.., "build.rs"]
-    ) && !names.windows(2).any(|pair| pair[0] == "src" && pair[1] == "tests")
+        | [.., "src", "bin", _]
+        | [.., "src", "bin", _, "main.rs"]
+        | [.., "build.rs"] => true,
+        [.., "tests" | "benches" | "examples", _]
+        | [.., "tests" | "benches" | "examples", _, "main.rs"] => {
+            // Below `src`, `tests` is a module.
+            !names.contains(&"src")
+        }
+        _ => false,
+    }
 }
 
-/// For each `mod name;` of a file, the places where it may be.
+/// For each `mod name;` in a file, the paths where the module may be.
 fn children(path: &Path, text: &str) -> Vec<Vec<PathBuf>> {
     let dir = path.parent().unwrap_or(Path::new(""));
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let own = match stem.as_ref() {
         "lib" | "main" | "mod" | "build" => dir.to_owned(),
-        // A root below `tests` or `bin` looks beside itself; any other file looks in its folder.
+        // A root in `tests` or `bin` has its modules in the same folder, other files in a folder of their name.
         _ if is_root(path) => dir.to_owned(),
         stem => dir.join(stem),
     };
@@ -64,7 +67,7 @@ fn children(path: &Path, text: &str) -> Vec<Vec<PathBuf>> {
     children
 }
 
-/// The `name` of `mod name;`, whatever stands before it.
+/// The `name` in `mod name;`, after any visibility or attribute.
 fn declared_module(line: &str) -> Option<&str> {
     let declaration = line.split(" //").next()?.trim_end().strip_suffix(';')?;
     let (before, name) = declaration.rsplit_once(' ')?;
@@ -89,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_are_looked_for_where_rust_does() {
+    fn modules_are_searched_where_rust_does() {
         let found = children(Path::new("c/src/a/mod.rs"), "mod b;");
         assert_eq!(found, [vec![PathBuf::from("c/src/a/b.rs"), "c/src/a/b/mod.rs".into()]]);
         let found = children(Path::new("c/src/a.rs"), "mod b;");
@@ -101,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_are_what_cargo_finds() {
+    fn roots_are_the_files_that_cargo_finds() {
         for root in
             ["xtask/src/main.rs", "c/src/lib.rs", "c/tests/a.rs", "c/src/bin/b.rs", "c/build.rs"]
         {

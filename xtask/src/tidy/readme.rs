@@ -1,11 +1,11 @@
-//! What a newcomer types must exist: commands in fenced blocks, files behind links.
+//! Commands in fenced blocks and targets of links must exist.
 
 use super::Tree;
 use crate::USAGE;
 use anyhow::Result;
 use std::path::{Component, Path, PathBuf};
 
-/// Programs of others that our pages may use.
+/// External programs that the documentation may use.
 const KNOWN: &[&str] = &[
     "aws",
     "cat",
@@ -40,19 +40,19 @@ const KNOWN: &[&str] = &[
 
 pub(super) fn check(tree: &Tree, found: &mut Vec<String>) -> Result<()> {
     if !tree.contains(Path::new("README.md")) {
-        found.push("README.md: is missing".to_owned());
+        found.push("README.md: missing".to_owned());
     }
     let cli = cli_source(tree)?;
     for path in tree.with_extension("md") {
         let text = tree.read(path)?;
         for link in links(&text) {
-            let target = normal(&path.parent().unwrap_or(Path::new("")).join(&link));
+            let target = normalize(&path.parent().unwrap_or(Path::new("")).join(&link));
             if !tree.root.join(&target).exists() {
                 found.push(format!("{}: `{link}` does not exist", path.display()));
             }
         }
         for (line, command) in commands(&text) {
-            if let Err(why) = exists(tree, &cli, &command) {
+            if let Err(why) = check_command(tree, &cli, &command) {
                 found.push(format!("{}:{line}: {why}", path.display()));
             }
         }
@@ -60,7 +60,7 @@ pub(super) fn check(tree: &Tree, found: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// All of the command line's source: a subcommand is a variant or a file there.
+/// The source of the command line: each subcommand is a variant or a file in it.
 fn cli_source(tree: &Tree) -> Result<String> {
     let mut source = String::new();
     for path in tree.with_extension("rs").filter(|path| path.starts_with("crates/cli/src")) {
@@ -69,8 +69,7 @@ fn cli_source(tree: &Tree) -> Result<String> {
     Ok(source)
 }
 
-/// Lines of ```` ```sh ```` blocks with their numbers; continued lines are one, output and comments are
-/// left out.
+/// Lines of ```` ```sh ```` blocks with their numbers, without output and comments. Continued lines count as one.
 fn commands(text: &str) -> Vec<(usize, String)> {
     let mut commands = Vec::new();
     let mut language = None;
@@ -95,7 +94,7 @@ fn commands(text: &str) -> Vec<(usize, String)> {
                     commands.push((number + 1, part.to_owned()));
                 }
                 if part.starts_with('#') || part.contains('\'') || part.contains('"') {
-                    // A comment ends the line; inside quotes a separator is none.
+                    // A comment ends the line, and separators inside quotes do not count.
                     break;
                 }
             }
@@ -105,9 +104,9 @@ fn commands(text: &str) -> Vec<(usize, String)> {
     commands
 }
 
-fn exists(tree: &Tree, cli: &str, command: &str) -> Result<(), String> {
+fn check_command(tree: &Tree, cli: &str, command: &str) -> Result<(), String> {
     let mut words = command.split_whitespace().skip_while(|word| {
-        // Variables before a command.
+        // Skip environment variables before the command.
         word.split_once('=')
             .is_some_and(|(name, _)| name.chars().all(|c| c.is_ascii_uppercase() || c == '_'))
     });
@@ -116,7 +115,7 @@ fn exists(tree: &Tree, cli: &str, command: &str) -> Result<(), String> {
     match (program, rest.as_slice()) {
         ("cargo", ["xtask", name, ..]) => {
             let known = USAGE.lines().any(|line| line.split_whitespace().next() == Some(name));
-            if known { Ok(()) } else { Err(format!("there is no `cargo xtask {name}`")) }
+            if known { Ok(()) } else { Err(format!("`cargo xtask {name}` does not exist")) }
         }
         ("cargo", ["run", rest @ ..]) => {
             let ours = rest.iter().skip_while(|word| **word != "--").nth(1);
@@ -127,11 +126,13 @@ fn exists(tree: &Tree, cli: &str, command: &str) -> Result<(), String> {
         }
         ("cargo" | "malote" | "./target/release/malote" | "target/release/malote", _) => Ok(()),
         (path, _) if path.contains('/') => {
-            let file = normal(Path::new(path));
+            let file = normalize(Path::new(path));
             if tree.contains(&file) { Ok(()) } else { Err(format!("`{path}` does not exist")) }
         }
         (program, _) if KNOWN.contains(&program) => Ok(()),
-        (program, _) => Err(format!("`{program}` is not a program that our pages use")),
+        (program, _) => Err(format!(
+            "`{program}` is not a known program; see KNOWN in xtask/src/tidy/readme.rs"
+        )),
     }
 }
 
@@ -145,11 +146,11 @@ fn subcommand(tree: &Tree, cli: &str, name: &str) -> Result<(), String> {
     let in_source = [" ", "\n"].iter().any(|before| {
         ["(", " {", ","].iter().any(|after| cli.contains(&format!("{before}{variant}{after}")))
     });
-    let is_there = tree
+    let has_file = tree
         .files
         .iter()
         .any(|path| path == Path::new(&format!("{file}.rs")) || path.starts_with(&file));
-    if in_source || is_there { Ok(()) } else { Err(format!("there is no `malote {name}`")) }
+    if in_source || has_file { Ok(()) } else { Err(format!("`malote {name}` does not exist")) }
 }
 
 /// Relative targets of `[text](target)`.
@@ -164,7 +165,7 @@ fn links(text: &str) -> Vec<String> {
         .collect()
 }
 
-fn normal(path: &Path) -> PathBuf {
+fn normalize(path: &Path) -> PathBuf {
     let mut parts = PathBuf::new();
     for part in path.components() {
         match part {
@@ -184,23 +185,23 @@ mod tests {
 
     fn why(command: &str) -> Result<(), String> {
         let tree = Tree { root: PathBuf::new(), files: vec!["crates/cli/src/send.rs".into()] };
-        exists(&tree, "enum Command {\n    Serve(Serve),\n}", command)
+        check_command(&tree, "enum Command {\n    Serve(Serve),\n}", command)
     }
 
     #[test]
-    fn commands_are_checked_against_what_there_is() {
+    fn commands_must_exist() {
         assert_eq!(why("cargo run --release -- serve"), Ok(()));
         assert_eq!(why("MALOTE_HTTP=off malote send orders"), Ok(()));
         assert_eq!(why("cargo xtask test"), Ok(()));
         assert_eq!(why("curl localhost:8080"), Ok(()));
-        assert_eq!(why("cargo xtask tset"), Err("there is no `cargo xtask tset`".to_owned()));
-        assert_eq!(why("malote fly"), Err("there is no `malote fly`".to_owned()));
+        assert_eq!(why("cargo xtask tset"), Err("`cargo xtask tset` does not exist".to_owned()));
+        assert_eq!(why("malote fly"), Err("`malote fly` does not exist".to_owned()));
         assert_eq!(why("./no/such.sh"), Err("`./no/such.sh` does not exist".to_owned()));
         assert!(why("frobnicate").is_err());
     }
 
     #[test]
-    fn blocks_are_read_as_typed() {
+    fn blocks_are_parsed() {
         let text = "```sh\nmalote serve & # start\n# only a comment\ncurl x \\\n  -d y\n```\n\
                     ```console\n$ malote send q\nsent\n```\n```rust\nlet x = 1;\n```";
         let commands: Vec<_> = commands(text).into_iter().map(|(_, command)| command).collect();
@@ -211,6 +212,6 @@ mod tests {
     fn links_into_the_repository_are_found() {
         let text = "[a](b.md#c) [d](https://e) [f](#g) [h](../i)";
         assert_eq!(links(text), ["b.md", "../i"]);
-        assert_eq!(normal(Path::new("docs/../README.md")), PathBuf::from("README.md"));
+        assert_eq!(normalize(Path::new("docs/../README.md")), PathBuf::from("README.md"));
     }
 }

@@ -1,16 +1,16 @@
-//! Leftovers and sizes.
+//! Leftover marks, and file sizes.
 
 use super::Tree;
 use anyhow::Result;
 use std::path::Path;
 
-/// Past this, a file hides a second idea.
+/// A longer file probably contains two concepts.
 const LINES_MAX: usize = 800;
 
-/// Split here so that this file does not find itself.
+/// Each word with advice. Split so that this file does not find itself.
 const LEFTOVERS: &[(&str, &str)] = &[
     (concat!("FIX", "ME"), "fix it, or open an issue"),
-    (concat!("XX", "X"), "say what is meant"),
+    (concat!("XX", "X"), "write what you mean"),
     (concat!("todo", "!("), "finish it"),
     (concat!("unimplemented", "!("), "finish it"),
     (concat!("dbg", "!("), "remove it"),
@@ -30,7 +30,7 @@ fn check_text(path: &Path, text: &str, found: &mut Vec<String>) {
     let code = path.extension().is_some_and(|extension| extension == "rs" || extension == "js");
     let lines = text.lines().count();
     if code && lines > LINES_MAX {
-        found.push(format!("{}: {lines} lines; look for the second idea in there", path.display()));
+        found.push(format!("{}: {lines} lines; split it", path.display()));
     }
     for (number, line) in text.lines().enumerate() {
         for (word, advice) in LEFTOVERS {
@@ -45,7 +45,7 @@ fn check_text(path: &Path, text: &str, found: &mut Vec<String>) {
     }
 }
 
-/// A hit inside a longer word is none: `mktemp …XXXXXX` is a template, not a mark.
+/// Whether the line contains the word. Longer words such as `mktemp …XXXXXX` do not count.
 fn contains_word(line: &str, word: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(start, _)| {

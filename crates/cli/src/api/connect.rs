@@ -1,40 +1,20 @@
-//! Where the server is and who we are to it: flags, then environment.
+//! The flags of commands that talk to a server.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-
-use super::client::{Client, Endpoint};
+use super::client::Client;
+use super::credentials::{CredentialArgs, Credentials};
+use super::endpoint::Endpoint;
 use super::{Api, ApiError, tls};
 use crate::context::ServerAddress;
-use crate::failure::Failure;
-use crate::{ask, files, when};
+use crate::when;
 
 /// The flags of every command that talks to a server.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ConnectArgs {
-    /// Bearer token created with `malote token add`
-    #[arg(
-        long,
-        env = "MALOTE_TOKEN",
-        hide_env_values = true,
-        value_name = "TOKEN",
-        global = true,
-        help_heading = "Server"
-    )]
-    token: Option<String>,
-    /// User name, instead of a token; the password comes from MALOTE_PASSWORD or MALOTE_PASSWORD_FILE, or is asked for
-    #[arg(
-        long,
-        env = "MALOTE_USER",
-        hide_env_values = true,
-        value_name = "NAME",
-        global = true,
-        help_heading = "Server"
-    )]
-    user: Option<String>,
+    #[command(flatten)]
+    credentials: CredentialArgs,
     /// Trust the certificates in this PEM file, in addition to the system's
     #[arg(long, value_name = "FILE", global = true, help_heading = "Server")]
     ca: Option<PathBuf>,
@@ -47,7 +27,7 @@ pub(crate) struct ConnectArgs {
 }
 
 impl ConnectArgs {
-    /// A client; nothing is sent yet. Flags win over the credentials of the context.
+    /// Creates a client, which connects with its first call.
     pub(crate) fn open(&self, server: &ServerAddress) -> anyhow::Result<Api> {
         let endpoint = Endpoint::parse(&server.url)?;
         let ca = self.ca.as_deref().or(server.ca.as_deref());
@@ -59,44 +39,13 @@ impl ConnectArgs {
             }
             false => None,
         };
-        let authorization = self.authorization(server)?;
+        let credentials = self.credentials.resolve(server)?;
+        let authorization = credentials.as_ref().map(Credentials::authorization);
         Ok(Api { client: Client::new(endpoint, authorization, tls, self.timeout) })
-    }
-
-    fn authorization(&self, server: &ServerAddress) -> anyhow::Result<Option<String>> {
-        let from_context = self.token.is_none();
-        if let Some(user) = self.user.as_ref().or(server.user.as_ref().filter(|_| from_context)) {
-            let password = match secret("MALOTE_PASSWORD")? {
-                Some(password) => password,
-                None => ask::password(&format!("password of {user}"))?.ok_or_else(|| {
-                    Failure::Usage(
-                        "no password: set MALOTE_PASSWORD or MALOTE_PASSWORD_FILE".into(),
-                    )
-                })?,
-            };
-            return Ok(Some(format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))));
-        }
-        let token = match &self.token {
-            Some(token) => Some(token.clone()),
-            None => secret("MALOTE_TOKEN")?.or_else(|| server.token.clone()),
-        };
-        Ok(token.filter(|token| !token.is_empty()).map(|token| format!("Bearer {token}")))
     }
 }
 
 /// Refuses an address that no command could use.
 pub(crate) fn check_url(url: &str) -> Result<(), ApiError> {
     Endpoint::parse(url).map(drop)
-}
-
-/// A secret from an environment variable, or from the file that the variable with `_FILE` appended names.
-pub(crate) fn secret(variable: &str) -> anyhow::Result<Option<String>> {
-    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    if let Some(value) = set(variable) {
-        return Ok(Some(value));
-    }
-    let Some(path) = set(&format!("{variable}_FILE")) else { return Ok(None) };
-    let text = String::from_utf8(files::read(path.as_ref())?);
-    let text = text.map_err(|_| Failure::Usage(format!("{path} is not text")))?;
-    Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
 }

@@ -1,47 +1,30 @@
-//! What a call can end in, each as a sentence that says what to do.
+//! Errors of calls, with hints how to fix them.
 
 use malote_wire_native::problem::ProblemBody;
 
-/// Why a call did not do what was asked.
+/// A call failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
-    /// Nobody is there.
     #[error("no server at {url}: {why}")]
-    Unreachable {
-        /// Where.
-        url: String,
-        /// What the system said.
-        why: String,
-    },
-    /// The connection works, but TLS does not.
+    Unreachable { url: String, why: String },
+    /// The TCP connection works, but TLS does not.
     #[error("no secure connection to {url}: {why}")]
     Tls { url: String, why: String },
-    /// Somebody is there and says nothing.
     #[error("no response from the server at {url} within {after}")]
-    TimedOut {
-        /// Where.
-        url: String,
-        /// How long it had.
-        after: String,
-    },
-    /// The answer makes no sense.
+    TimedOut { url: String, after: String },
+    /// The response is not one of this API.
     #[error("the server at {url} is not a Malote server: {why}")]
-    Broken {
-        /// Where.
-        url: String,
-        /// What was wrong with it.
-        why: String,
-    },
-    /// The server said no.
+    Broken { url: String, why: String },
+    /// The server refused the request.
     #[error("{}", .0.detail)]
     Refused(Box<ProblemBody>),
-    /// The connection was described wrongly.
+    /// The address or the credentials are invalid.
     #[error("{0}")]
     Usage(String),
 }
 
 impl ApiError {
-    /// How to fix it with this command line, or the fix that the server suggests.
+    /// A hint for the user of this command line, or the one of the server.
     pub(crate) fn fix(&self) -> Option<String> {
         let problem = match self {
             Self::Unreachable { .. } => {
@@ -60,7 +43,7 @@ impl ApiError {
             Self::Usage(_) => return None,
             Self::Refused(problem) => problem,
         };
-        let ours = match problem.code.as_str() {
+        let hint = match problem.code.as_str() {
             "queue_not_found" => {
                 "`malote queue ls` lists the queues, `malote queue create NAME` creates one"
             }
@@ -93,6 +76,6 @@ impl ApiError {
             "message_not_found" | "forbidden" => "",
             _ => problem.fix.as_str(),
         };
-        (!ours.is_empty()).then(|| ours.to_owned())
+        (!hint.is_empty()).then(|| hint.to_owned())
     }
 }

@@ -1,17 +1,21 @@
-//! The server's HTTP API, one function for each call. Nothing here prints; nothing outside speaks HTTP.
+//! The HTTP API of a server, one function for each call. Nothing here prints.
 
 mod audit;
 mod client;
 mod connect;
+mod credentials;
+mod endpoint;
 mod error;
 mod path;
 mod sagas;
 mod tls;
 pub(crate) mod topics;
 
-pub(crate) use audit::AuditLook;
-pub(crate) use connect::{ConnectArgs, check_url, secret};
+pub(crate) use audit::AuditFilter;
+pub(crate) use connect::{ConnectArgs, check_url};
+pub(crate) use credentials::{CredentialArgs, Credentials};
 pub(crate) use error::ApiError;
+pub(crate) use path::encode;
 
 use std::time::Duration;
 
@@ -31,31 +35,29 @@ use malote_wire_native::settle::{LeaseResults, SettleRequest};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use client::{Answer, Client};
+use client::{ApiResponse, Client};
 use path::Path;
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// One server, and who we are to it.
+/// A client of one server, with the caller's credentials.
 pub(crate) struct Api {
     client: Client,
 }
 
-/// Which messages to look at.
+/// Which messages to peek at.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Look {
-    /// From this sequence on.
+pub(crate) struct PeekFilter {
+    /// Lowest sequence number.
     pub from: u64,
-    /// At most so many.
+    /// Largest number of messages.
     pub max: u64,
-    /// Only of this session.
     pub session: Option<SessionId>,
-    /// Only in this state.
     pub state: Option<&'static str>,
 }
 
-impl Look {
-    fn on(&self, path: Path) -> Path {
+impl PeekFilter {
+    fn append_to(&self, path: Path) -> Path {
         path.query("from", self.from)
             .query("max", self.max)
             .query_opt("session", self.session.as_ref())
@@ -69,12 +71,12 @@ impl Api {
         Ok(self.get::<QueueList>(Path::api().part("queues")).await?.queues)
     }
 
-    /// `GET /backup`, piece by piece. The inner error is the taker's own.
+    /// `GET /backup`. `write` gets the response in pieces; the inner error is its own.
     pub(crate) async fn backup(
         &self,
-        take: impl FnMut(&[u8]) -> std::io::Result<()>,
+        write: impl FnMut(&[u8]) -> std::io::Result<()>,
     ) -> Result<std::io::Result<u64>> {
-        self.client.download(Path::api().part("backup"), take).await
+        self.client.download(Path::api().part("backup"), write).await
     }
 
     /// `GET /queues/{queue}`
@@ -82,14 +84,14 @@ impl Api {
         self.get(Path::queue(queue)).await
     }
 
-    /// `PUT /queues/{queue}`: whether it was made, and what it is.
+    /// `PUT /queues/{queue}`. Returns whether the queue was created, and the queue.
     pub(crate) async fn declare(
         &self,
         queue: &QueueName,
         spec: &QueueSettings,
     ) -> Result<(bool, QueueInfo)> {
-        let answer = self.client.call(Method::PUT, Path::queue(queue), json(spec), None).await?;
-        Ok((answer.status == 201, answer.json()?))
+        let response = self.client.call(Method::PUT, Path::queue(queue), json(spec), None).await?;
+        Ok((response.status == 201, response.json()?))
     }
 
     /// `PATCH /queues/{queue}`
@@ -114,7 +116,7 @@ impl Api {
     /// `POST /queues/{queue}/pause` or `…/resume`
     pub(crate) async fn pause(&self, queue: &QueueName, pause: bool) -> Result<()> {
         let verb = if pause { "pause" } else { "resume" };
-        self.tell(Path::queue(queue).part(verb), &()).await
+        self.post_without_result(Path::queue(queue).part(verb), &()).await
     }
 
     /// `POST /queues/{queue}/messages/batch`
@@ -131,24 +133,32 @@ impl Api {
     pub(crate) async fn receive(
         &self,
         queue: &QueueName,
-        asked: &ReceiveRequest,
+        request: &ReceiveRequest,
     ) -> Result<Vec<ReceivedMessage>> {
         let path = Path::queue(queue).part("receive");
-        Ok(self.wait(path, asked, asked.wait_ms).await?.json::<ReceivedBatch>()?.messages)
+        Ok(self
+            .post_and_wait(path, request, request.wait_ms)
+            .await?
+            .json::<ReceivedBatch>()?
+            .messages)
     }
 
     /// `POST /queues/{queue}/settle`
     pub(crate) async fn settle(
         &self,
         queue: &QueueName,
-        asked: &SettleRequest,
+        request: &SettleRequest,
     ) -> Result<LeaseResults> {
-        self.post(Path::queue(queue).part("settle"), asked).await
+        self.post(Path::queue(queue).part("settle"), request).await
     }
 
     /// `GET /queues/{queue}/messages`
-    pub(crate) async fn peek(&self, queue: &QueueName, look: &Look) -> Result<PeekedMessages> {
-        self.get(look.on(Path::queue(queue).part("messages"))).await
+    pub(crate) async fn peek(
+        &self,
+        queue: &QueueName,
+        filter: &PeekFilter,
+    ) -> Result<PeekedMessages> {
+        self.get(filter.append_to(Path::queue(queue).part("messages"))).await
     }
 
     /// `GET /queues/{queue}/sessions`
@@ -171,24 +181,25 @@ impl Api {
         self.get(Path::session(queue, session)).await
     }
 
-    /// `POST /queues/{queue}/sessions/accept`: `None` when none became ready in time.
+    /// `POST /queues/{queue}/sessions/accept`. `None` if no session became ready in time.
     pub(crate) async fn accept(
         &self,
         queue: &QueueName,
-        asked: &AcceptRequest,
+        request: &AcceptRequest,
     ) -> Result<Option<HeldSession>> {
         let path = Path::queue(queue).part("sessions").part("accept");
-        let answer = self.wait(path, asked, asked.wait_ms).await?;
-        if answer.status == 204 { Ok(None) } else { answer.json().map(Some) }
+        let response = self.post_and_wait(path, request, request.wait_ms).await?;
+        if response.status == 204 { Ok(None) } else { response.json().map(Some) }
     }
 
     /// `POST /queues/{queue}/sessions/{session}/release`
     pub(crate) async fn release(&self, queue: &QueueName, held: &HeldSession) -> Result<()> {
         let path = Path::queue(queue).part("sessions").part(&held.session).part("release");
-        self.tell(path, &HoldRequest { token: held.token.clone(), lock_ms: None }).await
+        self.post_without_result(path, &HoldRequest { token: held.token.clone(), lock_ms: None })
+            .await
     }
 
-    /// `POST /queues/{queue}/sessions/{session}/renew`: until when it is held now.
+    /// `POST /queues/{queue}/sessions/{session}/renew`. Returns the new expiry of the hold.
     pub(crate) async fn renew(
         &self,
         queue: &QueueName,
@@ -204,18 +215,18 @@ impl Api {
 
     /// `POST /queues/{queue}/sessions/{session}/break`
     pub(crate) async fn break_hold(&self, queue: &QueueName, session: &SessionId) -> Result<()> {
-        self.tell(Path::session(queue, session).part("break"), &()).await
+        self.post_without_result(Path::session(queue, session).part("break"), &()).await
     }
 
-    /// `GET /queues/{queue}/sessions/{session}/state`: `None` when it has none.
+    /// `GET /queues/{queue}/sessions/{session}/state`. `None` if the session has no state.
     pub(crate) async fn state(
         &self,
         queue: &QueueName,
         session: &SessionId,
     ) -> Result<Option<Bytes>> {
         let path = Path::session(queue, session).part("state");
-        let answer = self.client.call(Method::GET, path, None, None).await?;
-        Ok((answer.status != 204).then_some(answer.body))
+        let response = self.client.call(Method::GET, path, None, None).await?;
+        Ok((response.status != 204).then_some(response.body))
     }
 
     /// `PUT` or `DELETE /queues/{queue}/sessions/{session}/state`
@@ -235,9 +246,9 @@ impl Api {
     pub(crate) async fn dead_letters(
         &self,
         queue: &QueueName,
-        look: &Look,
+        filter: &PeekFilter,
     ) -> Result<PeekedMessages> {
-        self.get(look.on(Path::queue(queue).part("dead-letters"))).await
+        self.get(filter.append_to(Path::queue(queue).part("dead-letters"))).await
     }
 
     /// `DELETE /queues/{queue}/dead-letters`
@@ -250,9 +261,9 @@ impl Api {
     pub(crate) async fn redrive(
         &self,
         queue: &QueueName,
-        asked: &RedriveRequest,
+        request: &RedriveRequest,
     ) -> Result<RedriveResult> {
-        self.post(Path::queue(queue).part("dead-letters").part("redrive"), asked).await
+        self.post(Path::queue(queue).part("dead-letters").part("redrive"), request).await
     }
 
     /// `POST /queues/{queue}/dead-letters/{seq}/resend`
@@ -260,29 +271,30 @@ impl Api {
         &self,
         queue: &QueueName,
         seq: u64,
-        asked: &ResendRequest,
+        request: &ResendRequest,
     ) -> Result<SentMessage> {
         let path = Path::queue(queue).part("dead-letters").part(&seq.to_string()).part("resend");
-        self.post(path, asked).await
+        self.post(path, request).await
     }
 
-    /// `GET /readyz?verbose`: whether it is, and what it says.
+    /// `GET /readyz?verbose`. Returns whether the server is ready, and the text of the response.
     pub(crate) async fn ready(&self) -> Result<(bool, String)> {
-        let answer = self.client.ask(Path::root().part("readyz").query("verbose", true)).await?;
-        Ok((answer.status == 200, String::from_utf8_lossy(&answer.body).into_owned()))
+        let response =
+            self.client.get_unchecked(Path::root().part("readyz").query("verbose", true)).await?;
+        Ok((response.status == 200, String::from_utf8_lossy(&response.body).into_owned()))
     }
 
-    /// `GET /health/queue/{queue}`, or the worst of all.
+    /// `GET /health/queue/{queue}`, or `GET /health/queue` for the least healthy queue.
     pub(crate) async fn health(&self, queue: Option<&QueueName>) -> Result<HealthReport> {
         let path = Path::root().part("health").part("queue");
         let path = queue.iter().fold(path, |path, queue| path.part(queue.as_str()));
-        let answer = self.client.ask(path).await?;
-        if matches!(answer.status, 200 | 503)
-            && let Ok(health) = serde_json::from_slice(&answer.body)
+        let response = self.client.get_unchecked(path).await?;
+        if matches!(response.status, 200 | 503)
+            && let Ok(health) = serde_json::from_slice(&response.body)
         {
             return Ok(health);
         }
-        answer.checked()?.json()
+        response.checked()?.json()
     }
 
     /// `GET /version`
@@ -298,19 +310,24 @@ impl Api {
         self.client.call(Method::POST, path, json(body), None).await?.json()
     }
 
-    async fn tell(&self, path: Path, body: &impl Serialize) -> Result<()> {
+    async fn post_without_result(&self, path: Path, body: &impl Serialize) -> Result<()> {
         self.client.call(Method::POST, path, json(body), None).await.map(drop)
     }
 
-    /// A call that the server may take its time to answer.
-    async fn wait(&self, path: Path, body: &impl Serialize, wait_ms: u64) -> Result<Answer> {
-        let patience = Duration::from_millis(wait_ms);
-        self.client.call_patiently(Method::POST, path, json(body), None, patience).await
+    /// A call that the server may answer after up to `wait_ms`.
+    async fn post_and_wait(
+        &self,
+        path: Path,
+        body: &impl Serialize,
+        wait_ms: u64,
+    ) -> Result<ApiResponse> {
+        let wait = Duration::from_millis(wait_ms);
+        self.client.call_and_wait(Method::POST, path, json(body), None, wait).await
     }
 }
 
 fn json(body: &impl Serialize) -> Option<(&'static str, Bytes)> {
-    let bytes = serde_json::to_vec(body).expect("our own words have text keys and no infinities");
-    // A call without anything to say has no body.
+    let bytes = serde_json::to_vec(body).expect("requests have text keys and finite numbers");
+    // `()` means no body.
     (bytes != b"null").then(|| ("application/json", bytes.into()))
 }

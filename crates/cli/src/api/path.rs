@@ -1,10 +1,19 @@
-//! The path and query of a call; names are percent-encoded, so that a slash in a queue's name stays one name.
+//! Paths and queries of calls. Names are percent-encoded, so that a slash in the name of a queue stays in the name.
 
-use std::fmt::{Display, Write};
+use std::fmt::Display;
 
 use malote_model::{QueueName, SessionId, TopicName};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// A path that grows part by part.
+/// All characters except the unreserved ones of RFC 3986 §2.3.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Encodes a text as one part of a path, or as the value of a parameter.
+pub(crate) fn encode(text: &str) -> impl Display + '_ {
+    utf8_percent_encode(text, RESERVED)
+}
+
+/// A path that is built part by part.
 #[derive(Clone, Debug)]
 pub(super) struct Path {
     text: String,
@@ -22,39 +31,33 @@ impl Path {
         Self { text: "/api/v1".to_owned(), has_query: false }
     }
 
-    /// One queue.
     pub(super) fn queue(queue: &QueueName) -> Self {
         Self::api().part("queues").part(queue.as_str())
     }
 
-    /// One topic.
     pub(super) fn topic(topic: &TopicName) -> Self {
         Self::api().part("topics").part(topic.as_str())
     }
 
-    /// One session.
     pub(super) fn session(queue: &QueueName, session: &SessionId) -> Self {
         Self::queue(queue).part("sessions").part(session.as_str())
     }
 
-    /// One part deeper.
+    /// Appends a part.
     pub(super) fn part(mut self, part: &str) -> Self {
-        self.text.push('/');
-        self.encode(part);
+        self.text.push_str(&format!("/{}", encode(part)));
         self
     }
 
-    /// With a parameter.
+    /// Appends a parameter to the query.
     pub(super) fn query(mut self, name: &str, value: impl Display) -> Self {
-        self.text.push(if self.has_query { '&' } else { '?' });
+        let separator = if self.has_query { '&' } else { '?' };
         self.has_query = true;
-        self.text.push_str(name);
-        self.text.push('=');
-        self.encode(&value.to_string());
+        self.text.push_str(&format!("{separator}{name}={}", encode(&value.to_string())));
         self
     }
 
-    /// With a parameter, if there is one.
+    /// Appends a parameter if it has a value.
     pub(super) fn query_opt(self, name: &str, value: Option<impl Display>) -> Self {
         match value {
             Some(value) => self.query(name, value),
@@ -62,21 +65,8 @@ impl Path {
         }
     }
 
-    /// As it stands in a request.
     pub(super) fn as_str(&self) -> &str {
         &self.text
-    }
-
-    /// Everything but what RFC 3986 §2.3 calls unreserved.
-    fn encode(&mut self, text: &str) {
-        for byte in text.bytes() {
-            match byte {
-                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                    self.text.push(char::from(byte));
-                }
-                _ => write!(self.text, "%{byte:02X}").expect("a String takes everything"),
-            }
-        }
     }
 }
 
@@ -85,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_one_part_whatever_is_in_them() {
+    fn a_name_is_one_part_of_the_path() {
         let queue = QueueName::new("eu/orders é").unwrap();
         let path = Path::queue(&queue).part("messages").query("from", 3).query("session", "a&b");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! TLS towards the server: the system's trust, an own authority, or none at all.
+//! TLS of the client: which certificates it trusts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 use crate::failure::Failure;
 use crate::files;
 
-/// Where distributions keep what they trust.
+/// Certificate bundles of common distributions.
 const SYSTEM_BUNDLES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -23,15 +23,15 @@ const SYSTEM_BUNDLES: [&str; 5] = [
     "/opt/homebrew/etc/ca-certificates/cert.pem",
 ];
 
-/// A connector that trusts the system and `ca`, or everyone.
+/// A connector that trusts the system's certificates and those in `ca`, or any certificate if `insecure`.
 pub(super) fn connector(ca: Option<&Path>, insecure: bool) -> anyhow::Result<TlsConnector> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .context("TLS cannot be set up")?;
+        .context("cannot set up TLS")?;
     let config = if insecure {
-        let anyone = Arc::new(Anyone { provider });
-        builder.dangerous().with_custom_certificate_verifier(anyone).with_no_client_auth()
+        let verifier = Arc::new(AnyCertificate { provider });
+        builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
     } else {
         builder.with_root_certificates(roots(ca)?).with_no_client_auth()
     };
@@ -43,12 +43,14 @@ fn roots(ca: Option<&Path>) -> anyhow::Result<RootCertStore> {
     if let Some(path) = ca {
         let added = add(&mut roots, path)?;
         if added == 0 {
-            return Err(Failure::Usage(format!("{} holds no certificate", path.display())).into());
+            return Err(
+                Failure::Usage(format!("{} contains no certificate", path.display())).into()
+            );
         }
     }
-    let named = std::env::var_os("SSL_CERT_FILE").map(std::path::PathBuf::from);
-    let usual = SYSTEM_BUNDLES.iter().map(std::path::PathBuf::from);
-    if let Some(bundle) = named.into_iter().chain(usual).find(|path| path.exists()) {
+    let from_environment = std::env::var_os("SSL_CERT_FILE").map(std::path::PathBuf::from);
+    let defaults = SYSTEM_BUNDLES.iter().map(std::path::PathBuf::from);
+    if let Some(bundle) = from_environment.into_iter().chain(defaults).find(|path| path.exists()) {
         add(&mut roots, &bundle)?;
     }
     Ok(roots)
@@ -61,13 +63,13 @@ fn add(roots: &mut RootCertStore, path: &Path) -> anyhow::Result<usize> {
     Ok(roots.add_parsable_certificates(certificates).0)
 }
 
-/// `--insecure`: the handshake must be sound, whoever makes it.
+/// `--insecure`: accepts any certificate, but verifies the signatures of the handshake.
 #[derive(Debug)]
-struct Anyone {
+struct AnyCertificate {
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Anyone {
+impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -16,15 +16,15 @@ use malote_wire_native::topic::{
 use super::path::Path;
 use super::{Api, Result, json};
 
-/// Rules in one page.
+/// Rules per page.
 const PAGE: usize = 1000;
 
-/// What a request says besides its body.
+/// The parameters of a request with a reply.
 #[derive(Debug, Default)]
-pub(crate) struct Ask {
+pub(crate) struct RequestOptions {
     /// Names and values of the query.
     pub query: Vec<(&'static str, String)>,
-    /// How long to wait for the answer.
+    /// How long to wait for the reply.
     pub wait_ms: u64,
 }
 
@@ -39,14 +39,14 @@ impl Api {
         self.get(Path::topic(topic)).await
     }
 
-    /// `PUT /topics/{topic}`: whether it was made, and what it is.
+    /// `PUT /topics/{topic}`. Returns whether it was created, and its settings.
     pub(crate) async fn declare_topic(
         &self,
         topic: &TopicName,
         spec: &TopicSettings,
     ) -> Result<(bool, TopicInfo)> {
-        let answer = self.client.call(Method::PUT, Path::topic(topic), json(spec), None).await?;
-        Ok((answer.status == 201, answer.json()?))
+        let response = self.client.call(Method::PUT, Path::topic(topic), json(spec), None).await?;
+        Ok((response.status == 201, response.json()?))
     }
 
     /// `DELETE /topics/{topic}`
@@ -79,7 +79,7 @@ impl Api {
         self.get(Path::topic(topic).part("subscriptions").part(name)).await
     }
 
-    /// `PUT /topics/{topic}/subscriptions/{name}`: whether it was made, and what it is.
+    /// `PUT /topics/{topic}/subscriptions/{name}`. Returns whether it was created, and its settings.
     pub(crate) async fn subscribe(
         &self,
         topic: &TopicName,
@@ -89,8 +89,8 @@ impl Api {
     ) -> Result<(bool, SubscriptionInfo)> {
         let path = Path::topic(topic).part("subscriptions").part(name);
         let body = json(&SubscribeRequest { spec, rules });
-        let answer = self.client.call(Method::PUT, path, body, None).await?;
-        Ok((answer.status == 201, answer.json()?))
+        let response = self.client.call(Method::PUT, path, body, None).await?;
+        Ok((response.status == 201, response.json()?))
     }
 
     /// `DELETE /topics/{topic}/subscriptions/{name}`
@@ -112,6 +112,7 @@ impl Api {
             let path = path
                 .query_opt("queue", queue.map(QueueName::as_str))
                 .query_opt("after_queue", after.as_ref().map(|next| &next.queue))
+                .query_opt("after_topic", after.as_ref().and_then(|next| next.to_topic.as_ref()))
                 .query_opt("after_rule", after.as_ref().map(|next| &next.rule));
             let page: RuleList = self.get(path).await?;
             all.extend(page.rules);
@@ -122,7 +123,7 @@ impl Api {
         }
     }
 
-    /// `PUT /topics/{topic}/queues/{queue}/rules/{rule}`: whether it is new.
+    /// `PUT /topics/{topic}/queues/{queue}/rules/{rule}`. Returns whether it was created.
     pub(crate) async fn bind(
         &self,
         topic: &TopicName,
@@ -147,22 +148,22 @@ impl Api {
     }
 
     /// `POST /rules/test`
-    pub(crate) async fn test_rule(&self, asked: &RuleTest) -> Result<RuleTestResult> {
-        self.post(Path::api().part("rules").part("test"), asked).await
+    pub(crate) async fn test_rule(&self, request: &RuleTest) -> Result<RuleTestResult> {
+        self.post(Path::api().part("rules").part("test"), request).await
     }
 
-    /// `POST /queues/{queue}/request`: the answer.
+    /// `POST /queues/{queue}/request`. Returns the reply.
     pub(crate) async fn request(
         &self,
         queue: &QueueName,
-        ask: &Ask,
+        options: &RequestOptions,
         content_type: &'static str,
         body: Bytes,
     ) -> Result<ReceivedMessage> {
-        let path = Path::queue(queue).part("request").query("timeout-ms", ask.wait_ms);
-        let path = ask.query.iter().fold(path, |path, (name, value)| path.query(name, value));
-        let patience = Duration::from_millis(ask.wait_ms);
+        let path = Path::queue(queue).part("request").query("timeout-ms", options.wait_ms);
+        let path = options.query.iter().fold(path, |path, (name, value)| path.query(name, value));
+        let wait = Duration::from_millis(options.wait_ms);
         let body = Some((content_type, body));
-        self.client.call_patiently(Method::POST, path, body, None, patience).await?.json()
+        self.client.call_and_wait(Method::POST, path, body, None, wait).await?.json()
     }
 }

@@ -1,8 +1,7 @@
-//! `malote bench engine`: the embedded engine beside the raw disk, in one run.
+//! `malote bench engine`: the embedded engine and the raw disk, measured in one run.
 //!
-//! Every figure of the engine stands beside that of a bare segmented log which writes the same batch bytes into
-//! zero-filled space with one fdatasync a batch, measured in the same run, before and after: disks and neighbours
-//! change by the minute, ratios much less.
+//! The reference is a bare segmented log, which writes as many bytes into zero-filled space with one fdatasync per batch.
+//! It is measured before and after the engine, because the speed of a shared disk changes within minutes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,64 +9,71 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytes::Bytes;
 use malote_engine::{Engine, Receive, Settings};
+use malote_measure::{BenchReport, Latency, ProcessCpu, Stopwatch};
 use malote_model::{
     Body, BodyKind, Message, QueueName, QueueSpec, SessionId, Sessions, Settlement,
 };
 
 use super::backlog::Backlog;
-use super::bare::{Bare, Probe};
-use super::measure::{Behind, Cpu, Latency, Watch};
-use super::report::{Report, Row};
-use super::{routes, space};
+use super::bare_log::BareLog;
+use super::process::BackgroundCpu;
+use super::{routes, rows, space};
 
-/// Measures the embedded engine against the raw disk
+/// Measure the engine, and the raw disk as a reference
 #[derive(clap::Args, Debug)]
-pub(crate) struct Args {
-    /// Where to put the data; a temporary directory beside it is made and removed
+pub(super) struct Args {
+    /// Directory for the data; a temporary directory is created in it and removed afterwards
     #[arg(long, default_value = ".")]
     dir: PathBuf,
     /// Seconds for each measurement
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Messages of one batch in the pipelined measurements
+    /// Messages per batch in the pipelined measurements
     #[arg(long, default_value_t = 1000)]
     batch: usize,
-    /// The largest number of sessions
+    /// Largest number of sessions
     #[arg(long, default_value_t = 1_000_000)]
     sessions: u64,
-    /// Messages of the large backlog
+    /// Number of messages in the large backlog
     #[arg(long, default_value_t = 10_000_000)]
     backlog: u64,
-    /// Delayed messages
+    /// Number of delayed messages
     #[arg(long, default_value_t = 1_000_000)]
     delayed: u64,
-    /// The largest number of rules of a topic; those that are asked one by one have a hundredth
+    /// Largest number of rules of a topic; filters that are tried one by one get a hundredth of it
     #[arg(long, default_value_t = 100_000)]
     rules: usize,
-    /// Only measurements whose name contains this
+    /// Run only measurements whose name contains this text
     #[arg(long)]
     only: Option<String>,
-    /// For programs
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Batches in flight when a measurement is pipelined.
+/// Batches in flight in a pipelined measurement.
 const IN_FLIGHT: usize = 8;
 
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build()?;
     let dir = tempfile::Builder::new()
         .prefix("malote-bench-")
         .tempdir_in(&args.dir)
-        .context("no directory for the data")?;
-    let mut report = Report::new(dir.path());
+        .context("cannot create a directory for the data")?;
+    let mut report = BenchReport::new(dir.path(), "in the same process");
     let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     let time = Duration::from_secs_f64(args.seconds);
 
-    let probe = Probe::run(dir.path(), time / 2)?;
-    report.disk(&probe);
+    let disk = BareLog::sync_latency(dir.path(), time / 2)?;
+    report.condition(
+        "disk",
+        format!(
+            "4 KiB into zero-filled space, fdatasync p50 {:.0} µs, p99 {:.0} µs",
+            disk.micros(0.5),
+            disk.micros(0.99)
+        ),
+    );
     for size in [100, 1024] {
         let name = format!("enqueue {size} B");
         if wanted(&name) {
@@ -79,56 +85,53 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
     }
     if wanted("one in flight") {
-        let latency = publishers(&runtime, dir.path(), 1, time)?;
-        let again = Probe::run(dir.path(), time / 2)?;
-        report.one_in_flight(&latency, &probe, &again);
+        let published = publish(&runtime, dir.path(), 1, time)?;
+        let disk_after = BareLog::sync_latency(dir.path(), time / 2)?;
+        report.push(rows::one_in_flight(&published, &disk, &disk_after));
     }
     if wanted("64 publishers") {
-        let latency = publishers(&runtime, dir.path(), 64, time)?;
-        report.publishers(64, &latency);
+        report.push(rows::publishers(64, &publish(&runtime, dir.path(), 64, time)?));
     }
     if wanted("sessions") {
-        let mut base = None;
+        let mut one_session = None;
         for sessions in [1, 1000, args.sessions] {
-            let row = session_cost(&runtime, dir.path(), sessions, args.sessions, args.batch)?;
-            let base = *base.get_or_insert(row.cpu_ns);
-            report.sessions(sessions, &row, base);
+            let cost = session_cost(&runtime, dir.path(), sessions, args.sessions, args.batch)?;
+            let one_session = *one_session.get_or_insert(cost.cpu_ns);
+            report.push(rows::sessions(sessions, &cost, one_session));
         }
     }
     for sessions in [false, true] {
-        let name = if sessions { "backlog, ten a session" } else { "backlog, plain" };
+        let name = if sessions { "backlog, sessions" } else { "backlog, no sessions" };
         if wanted(name) {
-            report.backlog(sessions, &Backlog::measure(dir.path(), args.backlog, sessions)?);
+            let backlog = Backlog::measure(dir.path(), args.backlog, sessions)?;
+            report.push(rows::backlog(sessions, &backlog));
         }
     }
     if wanted("delayed") {
-        report.delayed(&space::delayed(&runtime, dir.path(), args.delayed)?);
+        report.push(rows::delayed(&space::delayed(&runtime, dir.path(), args.delayed)?));
     }
     for kind in routes::KINDS {
         if wanted(&format!("rules, {kind}")) {
             let few = routes::cost(&runtime, dir.path(), kind, 100)?;
-            // Those that are asked one by one would take minutes with all of them.
-            let scanned = matches!(kind, "headers" | "sql");
-            let rules = if scanned { (args.rules / 100).max(100) } else { args.rules };
+            // Filters that are tried one by one would take minutes with all rules.
+            let one_by_one = routes::tried_one_by_one(kind);
+            let rules = if one_by_one { (args.rules / 100).max(100) } else { args.rules };
             let many = routes::cost(&runtime, dir.path(), kind, rules)?;
-            report.rules(kind, rules, few, many, scanned);
+            report.push(rows::rules(kind, rules, few, many, one_by_one));
         }
     }
     if wanted("disk after a drain") {
-        report.drained(&space::drained(
-            &runtime,
-            dir.path(),
-            args.backlog.min(1_000_000) as usize,
-        )?);
+        let messages = args.backlog.min(1_000_000) as usize;
+        report.push(rows::drained(&space::drained(&runtime, dir.path(), messages)?));
     }
     if wanted("written") {
-        report.written(&space::written(&runtime, dir.path(), time * 2)?);
+        report.push(rows::written(&space::written(&runtime, dir.path(), time * 2)?));
     }
-    report.print(args.json)
+    Ok(report.print(args.json)?)
 }
 
 pub(super) fn queue() -> QueueName {
-    QueueName::new("bench").expect("a good name")
+    QueueName::new("bench").expect("the name is valid")
 }
 
 pub(super) fn body(size: usize) -> Message {
@@ -146,8 +149,8 @@ pub(super) fn open(
     let data = tempfile::Builder::new().prefix("data-").tempdir_in(dir)?;
     let (engine, running) = Engine::open(Settings::at(data.path()))?;
     runtime.block_on(engine.declare(queue(), spec))?;
-    // The spare segments are made in the background; a measurement starts when they are there.
-    let before = Watch::start();
+    // Spare segments are created in the background. The measurement starts once they exist.
+    let before = Stopwatch::start();
     while running.spares() < 2 && before.elapsed() < Duration::from_secs(10) {
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -160,9 +163,9 @@ fn enqueue(
     args: &Args,
     size: usize,
     time: Duration,
-    report: &mut Report,
+    report: &mut BenchReport,
 ) -> anyhow::Result<()> {
-    let bare_before = Bare::enqueue(dir, size, args.batch, time / 2)?;
+    let bare_before = BareLog::enqueue(dir, size, args.batch, time / 2)?;
     let (engine, running, _data) = open(dir, QueueSpec::default(), runtime)?;
     let batch = args.batch;
     let send = move || {
@@ -175,8 +178,8 @@ fn enqueue(
     };
     let (n, elapsed, cpu) = in_flight(runtime, time, send)?;
     runtime.block_on(running.stop());
-    let bare_after = Bare::enqueue(dir, size, args.batch, time / 2)?;
-    report.push(Row::rate(
+    let bare_after = BareLog::enqueue(dir, size, args.batch, time / 2)?;
+    report.push(rows::rate(
         format!("enqueue {size} B, {IN_FLIGHT} × {} in flight", args.batch),
         n,
         elapsed,
@@ -186,8 +189,8 @@ fn enqueue(
     Ok(())
 }
 
-/// [`IN_FLIGHT`] tasks that repeat an operation until the time is over or it has nothing more to do: messages, and the
-/// time and processor time they took.
+/// Repeats an operation in [`IN_FLIGHT`] tasks until the time is over or it returns 0. Returns the number of messages, the
+/// elapsed time and the CPU time.
 pub(super) fn in_flight<O>(
     runtime: &tokio::runtime::Runtime,
     time: Duration,
@@ -196,7 +199,7 @@ pub(super) fn in_flight<O>(
 where
     O: Future<Output = anyhow::Result<u64>> + Send,
 {
-    let (cpu, watch) = (Cpu::start(), Watch::start());
+    let (cpu, watch) = (ProcessCpu::start(), Stopwatch::start());
     let n = runtime.block_on(async {
         let tasks: Vec<_> = (0..IN_FLIGHT)
             .map(|_| {
@@ -222,8 +225,12 @@ where
     Ok((n, watch.elapsed(), cpu.elapsed()))
 }
 
-/// Receives and completes one batch; 0 when nothing is left.
-pub(super) async fn take_batch(engine: Engine, max: u32, per_session: u32) -> anyhow::Result<u64> {
+/// Receives and completes one batch. Returns 0 if the queue is empty.
+pub(super) async fn receive_batch(
+    engine: Engine,
+    max: u32,
+    per_session: u32,
+) -> anyhow::Result<u64> {
     let (wait_ms, lock_ms, take, hold) = (0, None, false, None);
     let receive = Receive { queue: queue(), max, wait_ms, lock_ms, take, hold, per_session };
     let got = engine.receive(receive).await?;
@@ -241,10 +248,10 @@ fn lease_complete(
     args: &Args,
     size: usize,
     time: Duration,
-    report: &mut Report,
+    report: &mut BenchReport,
 ) -> anyhow::Result<()> {
     let batch = args.batch.min(1000);
-    let bare_before = Bare::lease_complete(dir, batch, time / 2)?;
+    let bare_before = BareLog::lease_complete(dir, batch, time / 2)?;
     let (engine, running, _data) = open(dir, QueueSpec::default(), runtime)?;
     let stock = ((time.as_secs_f64() * 900_000.0) as usize).min(4_000_000 * 100 / size.max(100));
     runtime.block_on(async {
@@ -253,11 +260,11 @@ fn lease_complete(
         }
         anyhow::Ok(())
     })?;
-    let take = move || take_batch(engine.clone(), batch as u32, 1);
-    let (n, elapsed, cpu) = in_flight(runtime, time, take)?;
+    let receive = move || receive_batch(engine.clone(), batch as u32, 1);
+    let (n, elapsed, cpu) = in_flight(runtime, time, receive)?;
     runtime.block_on(running.stop());
-    let bare_after = Bare::lease_complete(dir, batch, time / 2)?;
-    report.push(Row::rate(
+    let bare_after = BareLog::lease_complete(dir, batch, time / 2)?;
+    report.push(rows::rate(
         format!("lease + complete {size} B, {IN_FLIGHT} × {batch} in flight"),
         n,
         elapsed,
@@ -267,25 +274,43 @@ fn lease_complete(
     Ok(())
 }
 
-/// Publishers that each wait for the answer before they send again.
-fn publishers(
+/// The latencies of publishers, and what they took together.
+pub(super) struct Published {
+    pub latency: Latency,
+    elapsed: Duration,
+    cpu: Duration,
+}
+
+impl Published {
+    /// Messages per second.
+    pub(super) fn rate(&self) -> f64 {
+        self.latency.count() as f64 / self.elapsed.as_secs_f64()
+    }
+
+    pub(super) fn cpu_micros_each(&self) -> f64 {
+        self.cpu.as_nanos() as f64 / 1000.0 / self.latency.count().max(1) as f64
+    }
+}
+
+/// Runs publishers that each wait for the answer before they send again.
+fn publish(
     runtime: &tokio::runtime::Runtime,
     dir: &Path,
     count: usize,
     time: Duration,
-) -> anyhow::Result<Latency> {
+) -> anyhow::Result<Published> {
     let (engine, running, _data) = open(dir, QueueSpec::default(), runtime)?;
-    let cpu = Cpu::start();
-    let watch = Watch::start();
-    let mut all = runtime.block_on(async {
+    let cpu = ProcessCpu::start();
+    let watch = Stopwatch::start();
+    let latency = runtime.block_on(async {
         let tasks: Vec<_> = (0..count)
             .map(|_| {
                 let engine = engine.clone();
                 tokio::spawn(async move {
-                    let mut latency = Latency::new();
+                    let mut latency = Latency::default();
                     let message = body(100);
                     while watch.elapsed() < time {
-                        let one = Watch::start();
+                        let one = Stopwatch::start();
                         engine.send(vec![(queue(), message.clone())]).await?;
                         latency.record(one.elapsed());
                     }
@@ -293,28 +318,29 @@ fn publishers(
                 })
             })
             .collect();
-        let mut all = Latency::new();
+        let mut all = Latency::default();
         for task in tasks {
             all.add(task.await??);
         }
         anyhow::Ok(all)
     })?;
-    all.finish(watch.elapsed(), cpu.elapsed());
+    let (elapsed, cpu) = (watch.elapsed(), cpu.elapsed());
     runtime.block_on(running.stop());
-    Ok(all)
+    Ok(Published { latency, elapsed, cpu })
 }
 
-/// What a message through a session costs.
-pub(crate) struct SessionCost {
+/// The cost of a message with a session.
+pub(super) struct SessionCost {
     pub messages: u64,
     pub send_ns: f64,
-    pub take_ns: f64,
-    /// Of the operations themselves, and of what snapshots and spare segments took meanwhile.
+    pub receive_ns: f64,
+    /// CPU time per operation, without the background threads.
     pub cpu_ns: f64,
-    pub behind_ns: f64,
+    /// CPU time of the background threads per operation.
+    pub background_ns: f64,
 }
 
-/// The same number of messages over more and more sessions: accept by the ring, receive, complete.
+/// Sends, receives and completes messages of this many sessions, on top of a backlog.
 fn session_cost(
     runtime: &tokio::runtime::Runtime,
     dir: &Path,
@@ -324,9 +350,9 @@ fn session_cost(
 ) -> anyhow::Result<SessionCost> {
     let spec = QueueSpec { sessions: Sessions::Dynamic, ..QueueSpec::default() };
     let (engine, running, _data) = open(dir, spec, runtime)?;
-    // The backlog is the same however many sessions it is spread over, and so is what is measured on top of it.
+    // Independent of the number of sessions, so that the results can be compared.
     const MEASURED: u64 = 200_000;
-    let id = |n: u64| SessionId::new(&format!("session-{n:07}")).expect("a good id");
+    let id = |n: u64| SessionId::new(&format!("session-{n:07}")).expect("the id is valid");
     let send = |from: u64, to: u64| {
         let engine = engine.clone();
         async move {
@@ -345,33 +371,34 @@ fn session_cost(
         }
     };
     runtime.block_on(send(0, backlog))?;
-    // Snapshots and spare segments are made behind the backlog; what is measured is the operations.
+    // Wait for snapshots and spare segments of the backlog, which are not measured.
     std::thread::sleep(Duration::from_secs(4));
-    let (cpu, behind, watch) = (Cpu::start(), Behind::start(), Watch::start());
+    let (cpu, background, watch) =
+        (ProcessCpu::start(), BackgroundCpu::start(), Stopwatch::start());
     runtime.block_on(send(backlog, backlog + MEASURED))?;
     let send_time = watch.elapsed();
-    let watch = Watch::start();
-    let taken = runtime.block_on(async {
-        let mut taken = 0_u64;
-        while taken < MEASURED {
+    let watch = Stopwatch::start();
+    let received = runtime.block_on(async {
+        let mut received = 0_u64;
+        while received < MEASURED {
             let per_session = if sessions == 1 { batch as u32 } else { 1 };
-            match take_batch(engine.clone(), batch as u32, per_session).await? {
+            match receive_batch(engine.clone(), batch as u32, per_session).await? {
                 0 => break,
-                n => taken += n,
+                n => received += n,
             }
         }
-        anyhow::Ok(taken)
+        anyhow::Ok(received)
     })?;
-    let take_time = watch.elapsed();
-    let each = |spent: Duration| spent.as_nanos() as f64 / (MEASURED + taken) as f64;
-    let (cpu, behind) = (cpu.elapsed(), behind.elapsed());
-    let (cpu_ns, behind_ns) = (each(cpu.saturating_sub(behind)), each(behind));
+    let receive_time = watch.elapsed();
+    let each = |spent: Duration| spent.as_nanos() as f64 / (MEASURED + received) as f64;
+    let (cpu, background) = (cpu.elapsed(), background.elapsed());
+    let (cpu_ns, background_ns) = (each(cpu.saturating_sub(background)), each(background));
     runtime.block_on(running.stop());
     Ok(SessionCost {
         messages: MEASURED,
         send_ns: send_time.as_nanos() as f64 / MEASURED as f64,
-        take_ns: take_time.as_nanos() as f64 / taken.max(1) as f64,
+        receive_ns: receive_time.as_nanos() as f64 / received.max(1) as f64,
         cpu_ns,
-        behind_ns,
+        background_ns,
     })
 }

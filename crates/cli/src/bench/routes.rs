@@ -1,44 +1,49 @@
-//! What a publish to a topic costs, with few rules and with very many.
+//! The cost of publishing to a topic with few and with many rules.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use malote_engine::Engine;
+use malote_measure::ProcessCpu;
 use malote_model::{
     Correlation, Filter, Headers, HeadersMatch, QueueName, QueueSpec, Rule, SqlFilter, TopicKind,
     TopicName, TopicSpec, Value,
 };
 
 use super::engine::{body, open, queue};
-use super::measure::Cpu;
 
-/// Kinds of filters, by their words.
-pub(crate) const KINDS: [&str; 5] = ["direct", "topic", "correlation", "headers", "sql"];
+/// Kinds of filters.
+pub(super) const KINDS: [&str; 5] = ["direct", "topic", "correlation", "headers", "sql"];
 
-/// Messages that are published for a figure; fewer where every rule is asked.
+/// Messages per measurement.
 const PUBLISHED: usize = 20_000;
-const PUBLISHED_SCANNED: usize = 200;
+/// Messages per measurement if every rule is tried.
+const PUBLISHED_ONE_BY_ONE: usize = 200;
 const BATCH: usize = 100;
 
-/// Processor time of one publish to a topic with so many rules, one of which matches.
-pub(crate) fn cost(
+/// Whether the engine has no index for filters of this kind and tries each of them.
+pub(super) fn tried_one_by_one(kind: &str) -> bool {
+    matches!(kind, "headers" | "sql")
+}
+
+/// CPU time, in nanoseconds, of one publish to a topic of which one rule matches.
+pub(super) fn cost(
     runtime: &tokio::runtime::Runtime,
     dir: &Path,
     kind: &str,
     rules: usize,
 ) -> anyhow::Result<f64> {
     let (engine, running, _data) = open(dir, QueueSpec::default(), runtime)?;
-    let scanned = matches!(kind, "headers" | "sql");
-    let published = if scanned { PUBLISHED_SCANNED } else { PUBLISHED };
+    let published = if tried_one_by_one(kind) { PUBLISHED_ONE_BY_ONE } else { PUBLISHED };
     let cpu_ns = runtime.block_on(async {
         let topic = TopicName::new("bench")?;
         let spec = TopicSpec { kind: TopicKind::Filter, ..TopicSpec::default() };
         engine.declare_topic(topic.clone(), spec).await?;
         bind(&engine, &topic, kind, rules).await?;
-        let cpu = Cpu::start();
+        let cpu = ProcessCpu::start();
         for batch in 0..published.div_ceil(BATCH) {
             let messages = (0..BATCH).map(|n| {
-                // Spread over all rules.
+                // Spreads the messages over all rules.
                 let n = (batch * BATCH + n).wrapping_mul(2_654_435_761) % rules;
                 let mut message = body(100);
                 message.key = Some(format!("word.{n}.end"));

@@ -1,24 +1,32 @@
-//! What the disk holds and what it had to write: after a queue was drained, and per message that went through.
+//! Disk use after a drain, bytes written per message, and the cost of delayed messages.
 
 use std::path::Path;
 use std::time::Duration;
 
 use malote_engine::Engine;
+use malote_measure::{ProcessCpu, Stopwatch};
 use malote_model::{QueueSpec, When};
 
-use super::engine::{body, open, queue, take_batch};
-use super::measure::{Cpu, Watch, resident_bytes};
+use super::engine::{body, open, queue, receive_batch};
+use super::process::resident_bytes;
 
 const BATCH: usize = 1000;
 
-/// Bytes on disk after a drain, and bytes that are live.
-pub(crate) struct Drained {
+/// Disk use after a drain.
+pub(super) struct Drained {
     pub disk_bytes: u64,
     pub live_bytes: u64,
 }
 
-/// Fills with 1 KiB messages, takes all but every hundredth, and waits for the housekeeping to settle.
-pub(crate) fn drained(
+impl Drained {
+    /// The goal for [`Drained::disk_bytes`].
+    pub(super) fn bytes_max(&self) -> u64 {
+        2 * self.live_bytes + (256 << 20)
+    }
+}
+
+/// Sends 1 KiB messages, completes all but every hundredth, and waits until compaction has met the goal, at most a minute.
+pub(super) fn drained(
     runtime: &tokio::runtime::Runtime,
     dir: &Path,
     messages: usize,
@@ -26,7 +34,7 @@ pub(crate) fn drained(
     let (engine, running, data) = open(dir, QueueSpec::default(), runtime)?;
     runtime.block_on(async {
         for _ in 0..messages / BATCH {
-            // Every hundredth waits for an hour: it is what stays behind in every segment.
+            // Every hundredth is delayed, so that each segment keeps some live messages.
             let each = (0..BATCH).map(|n| {
                 let mut message = body(1024);
                 if n % 100 == 0 {
@@ -36,58 +44,56 @@ pub(crate) fn drained(
             });
             engine.send(each.collect()).await?;
         }
-        while take_batch(engine.clone(), BATCH as u32, 1).await? > 0 {}
+        while receive_batch(engine.clone(), BATCH as u32, 1).await? > 0 {}
         anyhow::Ok(())
     })?;
     let live_bytes = (messages / 100 * 1100) as u64;
-    let bound = 2 * live_bytes + (256 << 20);
-    let watch = Watch::start();
-    let mut disk_bytes = bytes_in(data.path());
-    // A trickle keeps the journal moving, as a living broker does.
-    while disk_bytes > bound && watch.elapsed() < Duration::from_secs(60) {
+    let watch = Stopwatch::start();
+    let mut drained = Drained { disk_bytes: bytes_in(data.path()), live_bytes };
+    // Compaction advances with the journal, so a few messages are sent and received meanwhile.
+    while drained.disk_bytes > drained.bytes_max() && watch.elapsed() < Duration::from_secs(60) {
         runtime.block_on(trickle(&engine))?;
-        disk_bytes = bytes_in(data.path());
+        drained.disk_bytes = bytes_in(data.path());
     }
     runtime.block_on(running.stop());
-    Ok(Drained { disk_bytes, live_bytes })
+    Ok(drained)
 }
 
 async fn trickle(engine: &Engine) -> anyhow::Result<()> {
     engine.send((0..BATCH).map(|_| (queue(), body(100))).collect::<Vec<_>>()).await?;
-    while take_batch(engine.clone(), BATCH as u32, 1).await? > 0 {}
+    while receive_batch(engine.clone(), BATCH as u32, 1).await? > 0 {}
     tokio::time::sleep(Duration::from_millis(200)).await;
     Ok(())
 }
 
-#[allow(clippy::disallowed_methods)] // looks at sizes, touches nothing
 fn bytes_in(dir: &Path) -> u64 {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.metadata().ok()).map(|meta| meta.len()).sum()
 }
 
-/// Bytes that the device wrote for a message that went in and out.
-pub(crate) struct Written {
+/// Bytes that the device wrote while messages were sent and received.
+pub(super) struct Written {
     pub messages: u64,
     pub payload_bytes: u64,
-    /// None where the device does not count.
+    /// `None` if the device has no counters.
     pub device_bytes: Option<u64>,
 }
 
-/// A queue that is drained as it is filled, and what the device wrote meanwhile.
-pub(crate) fn written(
+/// Sends and receives messages, and counts the bytes that the device writes.
+pub(super) fn written(
     runtime: &tokio::runtime::Runtime,
     dir: &Path,
     time: Duration,
 ) -> anyhow::Result<Written> {
     let (engine, running, data) = open(dir, QueueSpec::default(), runtime)?;
     let before = device_bytes(data.path());
-    let watch = Watch::start();
+    let watch = Stopwatch::start();
     let mut messages = 0_u64;
     runtime.block_on(async {
         while watch.elapsed() < time {
             let each: Vec<_> = (0..BATCH).map(|_| (queue(), body(1024))).collect();
             engine.send(each).await?;
-            messages += take_batch(engine.clone(), BATCH as u32, 1).await?;
+            messages += receive_batch(engine.clone(), BATCH as u32, 1).await?;
         }
         anyhow::Ok(())
     })?;
@@ -97,8 +103,7 @@ pub(crate) fn written(
     Ok(Written { messages, payload_bytes: messages * 1024, device_bytes })
 }
 
-/// Bytes written so far by the device under a directory, by the system's own counters.
-#[allow(clippy::disallowed_methods)] // the system's counters, not data
+/// Bytes written so far by the device of a directory, from the counters of the kernel.
 fn device_bytes(dir: &Path) -> Option<u64> {
     let device = rustix::fs::stat(dir).ok()?.st_dev;
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -107,23 +112,23 @@ fn device_bytes(dir: &Path) -> Option<u64> {
     Some(sectors * 512)
 }
 
-/// Delayed messages: what each costs in memory, and in processor time to come in and to become due.
-pub(crate) struct Delayed {
+/// The cost of delayed messages: memory, and CPU time to be sent and to become ready.
+pub(super) struct Delayed {
     pub messages: u64,
     pub send_ns: f64,
     pub due_ns: f64,
     pub bytes_each: f64,
 }
 
-pub(crate) fn delayed(
+pub(super) fn delayed(
     runtime: &tokio::runtime::Runtime,
     dir: &Path,
     messages: u64,
 ) -> anyhow::Result<Delayed> {
     let (engine, running, _data) = open(dir, QueueSpec::default(), runtime)?;
     let before = resident_bytes();
-    let cpu = Cpu::start();
-    // All are due in the same few seconds, well after the last was sent.
+    let cpu = ProcessCpu::start();
+    // All become due within two seconds, well after the last one was sent.
     let (first, spread) = (engine.now().0 + 30_000, 2000);
     runtime.block_on(async {
         for batch in 0..messages / BATCH as u64 {
@@ -143,7 +148,7 @@ pub(crate) fn delayed(
     while engine.now().0 < first {
         std::thread::sleep(Duration::from_millis(10));
     }
-    let cpu = Cpu::start();
+    let cpu = ProcessCpu::start();
     let facts = runtime.block_on(async {
         loop {
             tokio::time::sleep(Duration::from_millis(50)).await;

@@ -1,6 +1,6 @@
 //! `malote dlq …`: dead letters.
 
-mod look;
+mod inspect;
 mod redrive;
 mod resend;
 
@@ -10,12 +10,12 @@ noun! {
     /// Show, redrive, correct and delete dead letters
     Dlq {
         #[command(visible_alias = "list")]
-        Ls(look::Ls),
+        Ls(inspect::Ls),
         #[command(visible_alias = "get")]
-        Show(look::Show),
+        Show(inspect::Show),
         Redrive(redrive::Redrive),
         Resend(Box<resend::Resend>),
-        Export(look::Export),
+        Export(inspect::Export),
         Purge(redrive::Purge),
     }
 }

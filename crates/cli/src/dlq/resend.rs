@@ -7,7 +7,7 @@ use malote_wire_native::PropertyMap;
 use malote_wire_native::dead_letter::ResendRequest;
 use malote_wire_native::message::NewMessage;
 
-use super::look::find;
+use super::inspect::find;
 use crate::api::Api;
 use crate::args::{queue_name, session_id};
 use crate::files;

@@ -101,11 +101,11 @@ impl Facts for QueueInfo {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let Self { spec, counts, totals, .. } = self;
         let limit = |limit: Option<Option<u64>>| or(limit, "no limit", |max| max.to_string());
-        let time = |ms: Option<Option<u64>>| or(ms, "none", when::shown_ms);
+        let time = |ms: Option<Option<u64>>| or(ms, "none", when::format_ms);
         let dedup = |DedupSetting { window_ms, per_session, content }: DedupSetting| {
             let of = if per_session { ", per session" } else { "" };
             let by = if content { ", by content" } else { "" };
-            format!("{}{of}{by}", when::shown_ms(window_ms))
+            format!("{}{of}{by}", when::format_ms(window_ms))
         };
         let sessions = match &spec.sessions {
             Some(SessionsSetting::Fixed(ids)) => format!("{} fixed: {}", ids.len(), ids.join(", ")),
@@ -149,10 +149,10 @@ impl Facts for QueueInfo {
         vec![
             ("name", self.name.clone()),
             ("state", if self.paused { "paused" } else { "open" }.to_owned()),
-            ("created", when::shown(self.created_at)),
+            ("created", when::format_time(self.created_at)),
             ("messages", held),
             ("bytes", when::bytes(counts.bytes)),
-            ("oldest", counts.oldest_at.map_or_else(|| "-".to_owned(), when::shown)),
+            ("oldest", counts.oldest_at.map_or_else(|| "-".to_owned(), when::format_time)),
             ("consumers", counts.consumers.to_string()),
             ("sessions", sessions),
             (
@@ -163,13 +163,13 @@ impl Facts for QueueInfo {
                 ),
             ),
             ("totals", seen),
-            ("lock", when::shown_ms(spec.lock_ms.unwrap_or_default())),
+            ("lock", when::format_ms(spec.lock_ms.unwrap_or_default())),
             ("failed max", limit(spec.failed_max.map(|max| max.map(u64::from)))),
             ("receives max", limit(spec.receives_max.map(|max| max.map(u64::from)))),
             ("dead letters", dead_letter),
             ("durability", word(spec.durability.map(DurabilityWord::as_str))),
             ("retry", word(spec.retry.map(RetryOrderWord::as_str))),
-            ("delay", when::shown_ms(spec.delay_ms.unwrap_or_default())),
+            ("delay", when::format_ms(spec.delay_ms.unwrap_or_default())),
             ("message size", when::bytes(spec.message_bytes_max.unwrap_or_default())),
             ("backlog warning", spec.backlog_warning.unwrap_or_default().to_string()),
             ("time to live", time(spec.ttl_ms)),

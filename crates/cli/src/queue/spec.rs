@@ -192,7 +192,7 @@ impl SpecArgs {
         }
     }
 
-    /// Whether nothing was said.
+    /// Whether no flag was given.
     pub(super) fn is_empty(&self) -> bool {
         serde_json::to_string(&self.spec()).is_ok_and(|text| text == "{}")
     }

@@ -76,8 +76,8 @@ impl DatabaseArgs {
 
 #[cfg(feature = "sqlite")]
 fn sqlite(file: &str) -> anyhow::Result<Database> {
-    let opened =
-        malote::once::sqlite::Sqlite::look(file).with_context(|| format!("cannot open {file}"));
+    let opened = malote::once::sqlite::Sqlite::open_read_only(file)
+        .with_context(|| format!("cannot open {file}"));
     Ok(Database(Box::new(opened?)))
 }
 

@@ -85,10 +85,10 @@ impl Row for SagaSummary {
             self.status.clone(),
             or_dash(self.step.as_deref()),
             self.attempts.to_string(),
-            when::shown_or_dash(self.changed_at),
+            when::time_or_dash(self.changed_at),
             match self.held_until {
                 Some(_) => "now".to_owned(),
-                None => when::shown_or_dash(self.delayed_until),
+                None => when::time_or_dash(self.delayed_until),
             },
             or_dash(self.error.as_deref()),
         ]
@@ -144,11 +144,11 @@ impl Facts for SagaDetails {
         let mut facts = vec![
             ("id", short.id.clone()),
             ("status", short.status.clone()),
-            ("started", when::shown_or_dash(short.started_at)),
-            ("changed", when::shown_or_dash(short.changed_at)),
-            ("deadline", when::shown_or_dash(short.deadline)),
-            ("held until", when::shown_or_dash(short.held_until)),
-            ("delayed until", when::shown_or_dash(short.delayed_until)),
+            ("started", when::time_or_dash(short.started_at)),
+            ("changed", when::time_or_dash(short.changed_at)),
+            ("deadline", when::time_or_dash(short.deadline)),
+            ("held until", when::time_or_dash(short.held_until)),
+            ("delayed until", when::time_or_dash(short.delayed_until)),
             ("error", or_dash(short.error.as_deref())),
         ];
         facts.extend(self.steps.iter().map(|one| ("step", step(one))));

@@ -1,6 +1,6 @@
 //! `malote session …`: the sessions of a queue, their state and their locks.
 
-mod look;
+mod inspect;
 mod state;
 
 use crate::args::noun;
@@ -9,10 +9,10 @@ noun! {
     /// Show sessions, their state and their locks
     Session {
         #[command(visible_alias = "list")]
-        Ls(look::Ls),
+        Ls(inspect::Ls),
         #[command(visible_alias = "get")]
-        Show(look::Show),
+        Show(inspect::Show),
         State(state::State),
-        Break(look::Break),
+        Break(inspect::Break),
     }
 }

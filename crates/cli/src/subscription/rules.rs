@@ -99,7 +99,8 @@ impl Row for BoundRule {
     const HEAD: &'static [&'static str] = &["RULE", "QUEUE", "FILTER"];
 
     fn row(&self) -> Vec<String> {
-        vec![self.rule.name.clone(), self.queue.clone(), rule_line(&self.rule)]
+        let target = self.to_topic.as_ref().unwrap_or(&self.queue);
+        vec![self.rule.name.clone(), target.clone(), rule_line(&self.rule)]
     }
 
     fn name(&self) -> String {

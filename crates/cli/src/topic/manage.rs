@@ -106,7 +106,7 @@ impl Create {
             auto_delete: Some(self.auto_delete),
             internal: Some(self.internal),
             dedup: dedup.map(Some),
-            status: None,
+            ..TopicSettings::default()
         };
         let (created, topic) = api.declare_topic(&self.topic, &spec).await?;
         let said = if created { "created" } else { "already exists with these settings" };
@@ -169,7 +169,7 @@ impl Facts for TopicInfo {
         vec![
             ("name", self.name.clone()),
             ("kind", kind(self).to_owned()),
-            ("created", when::shown(self.created_at)),
+            ("created", when::format_time(self.created_at)),
             ("queues", self.queues.to_string()),
             ("rules", self.rules.to_string()),
             ("scheduled", self.scheduled.to_string()),
@@ -177,7 +177,7 @@ impl Facts for TopicInfo {
             ("copies made", self.totals.copies.to_string()),
             ("auto-delete", flag(self.spec.auto_delete)),
             ("internal", flag(self.spec.internal)),
-            ("de-duplication", window.map_or_else(|| "none".to_owned(), when::shown_ms)),
+            ("de-duplication", window.map_or_else(|| "none".to_owned(), when::format_ms)),
         ]
     }
 

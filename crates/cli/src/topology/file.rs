@@ -1,6 +1,6 @@
-//! The file: TOML or JSON, with the fields that the API has.
+//! The file: TOML or JSON, with the fields of the API.
 //!
-//! What is absent is the default. TOML has no null: `"none"` stands for it in settings that can be none, and
+//! A missing field has its default value. TOML has no null: write `"none"` in settings that can be null, and
 //! `{"$type" = "null"}` in the values of a filter.
 
 use std::collections::BTreeMap;
@@ -18,15 +18,15 @@ use serde_json::{Map, Value, json};
 use super::{Fields, Rules, Subscription, Topic, Topology};
 use crate::failure::Failure;
 
-/// Tables that other versions know.
-const LATER: [&str; 2] = ["streams", "schedules"];
+/// Names that are reserved for later versions.
+const RESERVED: [&str; 2] = ["streams", "schedules"];
 
-/// The settings of a queue without any in the file.
+/// The settings of a queue that has none in the file.
 pub(super) fn queue_defaults() -> anyhow::Result<Fields> {
     fields_of(&QueueSettings::from(QueueSpec::default()))
 }
 
-/// The settings of a topic without any in the file.
+/// The settings of a topic that has none in the file.
 pub(super) fn topic_defaults() -> anyhow::Result<Fields> {
     fields_of(&TopicSettings::from(TopicSpec::default()))
 }
@@ -48,7 +48,7 @@ fn fields(value: Value) -> Fields {
     }
 }
 
-fn wrong(at: &str, why: impl std::fmt::Display) -> anyhow::Error {
+fn invalid(at: &str, why: impl std::fmt::Display) -> anyhow::Error {
     Failure::Usage(format!("{at}: {why}")).into()
 }
 
@@ -56,11 +56,11 @@ fn wrong(at: &str, why: impl std::fmt::Display) -> anyhow::Error {
 pub(super) fn read(path: &Path) -> anyhow::Result<Topology> {
     let bytes = crate::files::read(path)?;
     let at = path.display().to_string();
-    let text = String::from_utf8(bytes).map_err(|_| wrong(&at, "is not UTF-8 text"))?;
+    let text = String::from_utf8(bytes).map_err(|_| invalid(&at, "is not UTF-8 text"))?;
     let document = match text.trim_start().starts_with('{') {
-        true => serde_json::from_str(&text).map_err(|e| wrong(&at, format!("not JSON: {e}")))?,
+        true => serde_json::from_str(&text).map_err(|e| invalid(&at, format!("not JSON: {e}")))?,
         false => {
-            let table: toml::Table = toml::from_str(&text).map_err(|e| wrong(&at, e))?;
+            let table: toml::Table = toml::from_str(&text).map_err(|e| invalid(&at, e))?;
             json_of(toml::Value::Table(table))
         }
     };
@@ -89,7 +89,7 @@ fn json_of(value: toml::Value) -> Value {
 fn table(at: &str, value: Value) -> anyhow::Result<Fields> {
     match value {
         Value::Object(map) => Ok(map),
-        _ => Err(wrong(at, "must be a table")),
+        _ => Err(invalid(at, "must be a table")),
     }
 }
 
@@ -100,17 +100,15 @@ fn topology(document: Value) -> anyhow::Result<Topology> {
             "queues" => {
                 for (queue, spec) in table("queues", value)? {
                     let at = format!("queues.{queue}");
-                    let checked = QueueName::new(&queue).map_err(|e| wrong(&at, e))?;
+                    let checked = QueueName::new(&queue).map_err(|e| invalid(&at, e))?;
                     if checked.subscription_of().is_some() || checked.is_dead_letters() {
-                        let why =
-                            "is not a queue of its own: write subscriptions under their topic";
-                        return Err(wrong(&at, why));
+                        let why = "is not a plain queue: write subscriptions under their topic";
+                        return Err(invalid(&at, why));
                     }
                     let spec = queue_settings(&at, table(&at, spec)?)?;
                     if spec.get("exclusive") == Some(&Value::Bool(true)) {
-                        let why =
-                            "an exclusive queue belongs to a connection and cannot stand in a file";
-                        return Err(wrong(&at, why));
+                        let why = "an exclusive queue belongs to a connection and cannot be declared in a file";
+                        return Err(invalid(&at, why));
                     }
                     all.queues.insert(queue, spec);
                 }
@@ -118,16 +116,16 @@ fn topology(document: Value) -> anyhow::Result<Topology> {
             "topics" => {
                 for (name, value) in table("topics", value)? {
                     let at = format!("topics.{name}");
-                    TopicName::new(&name).map_err(|e| wrong(&at, e))?;
+                    TopicName::new(&name).map_err(|e| invalid(&at, e))?;
                     all.topics.insert(name, topic(&at, table(&at, value)?)?);
                 }
             }
-            later if LATER.contains(&later) => {
-                let why = "this version has none of these yet: take the table out";
-                return Err(wrong(later, why));
+            reserved if RESERVED.contains(&reserved) => {
+                let why = "not supported by this version: remove the table";
+                return Err(invalid(reserved, why));
             }
             other => {
-                return Err(wrong(other, "is unknown: a file has `queues` and `topics`"));
+                return Err(invalid(other, "unknown name: a file has `queues` and `topics`"));
             }
         }
     }
@@ -141,7 +139,7 @@ fn topic(at: &str, mut spec: Fields) -> anyhow::Result<Topic> {
     };
     let (subscriptions, bindings) = (take("subscriptions")?, take("bindings")?);
     let spec: TopicSettings = read_settings(at, spec)?;
-    let spec = fields_of(&TopicSettings::from(spec.apply_to(TopicSpec::default())))?;
+    let spec = fields_of(&TopicSettings::from(spec.apply_to(TopicSpec::default())?))?;
     let kind = spec.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
     let mut topic = Topic { spec, ..Topic::default() };
     for (name, value) in subscriptions {
@@ -156,13 +154,13 @@ fn topic(at: &str, mut spec: Fields) -> anyhow::Result<Topic> {
     }
     for (queue, value) in bindings {
         let at = format!("{at}.bindings.{queue}");
-        QueueName::new(&queue).map_err(|e| wrong(&at, e))?;
+        QueueName::new(&queue).map_err(|e| invalid(&at, e))?;
         topic.bindings.insert(queue, rules(&at, value)?);
     }
     Ok(topic)
 }
 
-/// What a subscription takes when nothing is said.
+/// The rules of a subscription that has none in the file.
 pub(super) fn default_rules(kind: &str) -> Rules {
     match kind {
         "filter" | "fanout" => {
@@ -178,12 +176,12 @@ fn rules(at: &str, value: Value) -> anyhow::Result<Rules> {
         let at = format!("{at}.{name}");
         let rule = table(&at, rule)?;
         if let Some(unknown) = rule.keys().find(|field| !matches!(&***field, "filter" | "action")) {
-            return Err(wrong(
+            return Err(invalid(
                 &at,
                 format!("`{unknown}` is unknown: a rule has filter and action"),
             ));
         }
-        let body = serde_json::from_value(Value::Object(rule)).map_err(|e| wrong(&at, e))?;
+        let body = serde_json::from_value(Value::Object(rule)).map_err(|e| invalid(&at, e))?;
         all.insert(name, normal_rule(body)?);
     }
     Ok(all)
@@ -193,7 +191,7 @@ fn rules(at: &str, value: Value) -> anyhow::Result<Rules> {
 pub(super) fn normal_rule(body: RuleBody) -> anyhow::Result<Fields> {
     let normal = match body.clone().rule("rule".into()) {
         Ok(rule) => NamedRule::from(&rule).body(),
-        // The server explains what is wrong with it.
+        // The server reports the error.
         Err(_) => body,
     };
     fields_of(&normal)
@@ -202,7 +200,7 @@ pub(super) fn normal_rule(body: RuleBody) -> anyhow::Result<Fields> {
 /// All settings of a queue: those in the file, and the defaults.
 fn queue_settings(at: &str, given: Fields) -> anyhow::Result<Fields> {
     let settings: QueueSettings = read_settings(at, given)?;
-    let spec = settings.apply_to(QueueSpec::default()).map_err(|e| wrong(at, e))?;
+    let spec = settings.apply_to(QueueSpec::default()).map_err(|e| invalid(at, e))?;
     fields_of(&QueueSettings::from(spec))
 }
 
@@ -214,16 +212,16 @@ fn read_settings<T: DeserializeOwned>(at: &str, mut given: Fields) -> anyhow::Re
             let mut known = known.to_vec();
             known.sort_unstable();
             let why = format!("`{name}` is unknown: use {}", known.join(", "));
-            return Err(wrong(at, why));
+            return Err(invalid(at, why));
         }
         if value == "none" && is_nullable(name) {
             *value = Value::Null;
         }
     }
-    serde_json::from_value(Value::Object(given)).map_err(|e| wrong(at, e))
+    serde_json::from_value(Value::Object(given)).map_err(|e| invalid(at, e))
 }
 
-/// The document of what is there; fields that have their defaults are left out.
+/// The document that describes the objects. Fields with default values are left out.
 pub(super) fn document(all: &Topology) -> anyhow::Result<Value> {
     let (queue_defaults, topic_defaults) = (queue_defaults()?, topic_defaults()?);
     let sparse = |spec: &Fields, defaults: &Fields| -> Fields {
@@ -239,24 +237,24 @@ pub(super) fn document(all: &Topology) -> anyhow::Result<Value> {
     }
     let mut topics = Map::new();
     for (name, topic) in &all.topics {
-        let mut shown = sparse(&topic.spec, &topic_defaults);
+        let mut fields = sparse(&topic.spec, &topic_defaults);
         let kind = topic.spec.get("kind").and_then(Value::as_str).unwrap_or_default();
         let mut subscriptions = Map::new();
         for (name, subscription) in &topic.subscriptions {
-            let mut shown = sparse(&subscription.spec, &queue_defaults);
+            let mut fields = sparse(&subscription.spec, &queue_defaults);
             if subscription.rules != default_rules(kind) {
-                shown.insert("rules".into(), named(&subscription.rules).into());
+                fields.insert("rules".into(), named(&subscription.rules).into());
             }
-            subscriptions.insert(name.clone(), shown.into());
+            subscriptions.insert(name.clone(), fields.into());
         }
         let bindings: Fields =
             topic.bindings.iter().map(|(q, rules)| (q.clone(), named(rules).into())).collect();
         for (name, part) in [("subscriptions", subscriptions), ("bindings", bindings)] {
             if !part.is_empty() {
-                shown.insert(name.into(), part.into());
+                fields.insert(name.into(), part.into());
             }
         }
-        topics.insert(name.clone(), shown.into());
+        topics.insert(name.clone(), fields.into());
     }
     Ok(json!({"queues": queues, "topics": topics}))
 }
@@ -301,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn a_written_file_can_be_read() {
         let text = r##"
             [queues.orders]
             sessions = ["a", "b"]
@@ -329,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_written_in_two_ways_are_one() {
+    fn equal_rules_have_one_normal_form() {
         let rule = |value: Value| normal_rule(serde_json::from_value(value).unwrap()).unwrap();
         assert_eq!(rule(json!({})), rule(json!({"filter": "all", "action": null})));
         assert_eq!(
@@ -347,11 +345,11 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn an_invalid_entry_is_reported_with_its_name() {
         for (text, says) in [
-            ("[streams.a]", "streams: this version has none of these yet"),
-            ("[schedules.a]", "schedules: this version has none of these yet"),
-            ("[queue.a]", "queue: is unknown: a file has `queues` and `topics`"),
+            ("[streams.a]", "streams: not supported by this version"),
+            ("[schedules.a]", "schedules: not supported by this version"),
+            ("[queue.a]", "queue: unknown name: a file has `queues` and `topics`"),
             ("queues = 5", "queues: must be a table"),
             ("[queues.a]\nlock = 5", "queues.a: `lock` is unknown: use auto_delete"),
             ("[queues.\"a/Subscriptions/b\"]", "write subscriptions under their topic"),

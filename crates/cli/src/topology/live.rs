@@ -1,4 +1,4 @@
-//! What is there, as the server says it.
+//! Reads the objects of the server.
 
 use malote_model::{QueueName, TopicName};
 use malote_wire_native::queue::QueueInfo;
@@ -7,7 +7,7 @@ use super::file::{fields_of, normal_rule};
 use super::{Subscription, Topic, Topology};
 use crate::api::Api;
 
-/// Everything that could stand in a file. Queues of connections come and go with them.
+/// All objects that a file can describe. Exclusive queues are left out: they exist as long as their connection.
 pub(super) async fn read(api: &Api) -> anyhow::Result<Topology> {
     let mut all = Topology::default();
     for topic in api.topics().await? {
@@ -23,17 +23,19 @@ pub(super) async fn read(api: &Api) -> anyhow::Result<Topology> {
         match queue.subscription_of() {
             None => drop(all.queues.insert(name, spec)),
             Some((topic, subscription)) => {
-                // One whose topic we may not see is not ours to describe.
+                // The caller may lack the permission to see the topic.
                 if let Some(topic) = all.topics.get_mut(topic.as_str()) {
-                    let found = Subscription { spec, ..Subscription::default() };
-                    topic.subscriptions.insert(subscription.to_owned(), found);
+                    let entry = Subscription { spec, ..Subscription::default() };
+                    topic.subscriptions.insert(subscription.to_owned(), entry);
                 }
             }
         }
     }
     for (name, topic) in &mut all.topics {
         let name = TopicName::new(name)?;
-        for bound in api.rules(&name, None).await? {
+        // Rules that lead to another topic are not part of a topology file.
+        let rules = api.rules(&name, None).await?;
+        for bound in rules.into_iter().filter(|bound| bound.to_topic.is_none()) {
             let queue = QueueName::new(&bound.queue)?;
             let rules = match queue.subscription_of().filter(|(of, _)| *of == name) {
                 Some((_, subscription)) => {
@@ -44,7 +46,7 @@ pub(super) async fn read(api: &Api) -> anyhow::Result<Topology> {
                 {
                     topic.bindings.entry(bound.queue).or_default()
                 }
-                // A queue of a connection.
+                // An exclusive queue.
                 None => continue,
             };
             let name = bound.rule.name.clone();

@@ -1,7 +1,7 @@
 //! `malote apply` and `malote export`: queues, topics, subscriptions and rules as a file.
 //!
-//! `file.rs` reads and writes the file, `live.rs` asks the server what is there, `plan.rs` compares the two, `steps.rs`
-//! carries a plan out.
+//! `file.rs` reads and writes the file, `live.rs` reads the objects of the server, `plan.rs` compares both, and `steps.rs`
+//! applies the plan.
 
 mod file;
 mod live;
@@ -23,7 +23,7 @@ use crate::when::count;
 /// Fields and values.
 type Fields = Map<String, Value>;
 
-/// Everything there is to declare. Specifications are complete: every field has its value.
+/// All declared objects. Specifications are complete: every field has a value.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Topology {
     queues: BTreeMap<String, Fields>,
@@ -70,10 +70,10 @@ pub(crate) struct Apply {
 impl Apply {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let Self { remote, file, dry_run, prune, yes } = self;
-        let wanted = file::read(&file)?;
+        let desired = file::read(&file)?;
         remote.run(|api, mut out| async move {
-            let have = live::read(&api).await?;
-            let plan = Plan::between(&have, &wanted, prune)?;
+            let current = live::read(&api).await?;
+            let plan = Plan::between(&current, &desired, prune)?;
             steps::check_rules(&api, &plan).await?;
             out.list(&plan.changes)?;
             let refused = plan.changes.iter().filter(|change| change.is_refused()).count() as u64;
@@ -96,7 +96,7 @@ impl Apply {
                 let what = count(removed, "object");
                 yes.confirm(format_args!("This deletes {what} with all messages."))?;
             }
-            steps::carry_out(&api, &plan).await?;
+            steps::apply(&api, &plan).await?;
             out.note(format_args!("{} applied", count(plan.changes.len() as u64, "change")));
             Ok(())
         })

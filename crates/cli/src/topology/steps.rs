@@ -1,4 +1,4 @@
-//! Carrying a plan out, one call to the server after the other.
+//! Applies a plan, one call to the server after the other.
 
 use malote_model::{QueueName, TopicName};
 use malote_wire_native::message::NewMessage;
@@ -10,7 +10,7 @@ use super::plan::{Plan, Step};
 use super::{Fields, Rules};
 use crate::api::Api;
 
-/// Lets the server look at every new rule before anything changes: a SQL text may be wrong.
+/// Lets the server check every new rule before anything changes, because a SQL filter can be invalid.
 pub(super) async fn check_rules(api: &Api, plan: &Plan) -> anyhow::Result<()> {
     for change in &plan.changes {
         match &change.step {
@@ -47,8 +47,8 @@ fn named(name: &str, rule: &Fields) -> anyhow::Result<NamedRule> {
     Ok(NamedRule { name: name.to_owned(), filter, action })
 }
 
-/// Makes every change. The first that fails ends it; applying again goes on from there.
-pub(super) async fn carry_out(api: &Api, plan: &Plan) -> anyhow::Result<()> {
+/// Applies the changes in order and stops at the first error. A second run applies the rest.
+pub(super) async fn apply(api: &Api, plan: &Plan) -> anyhow::Result<()> {
     for change in &plan.changes {
         let done = step(api, &change.step).await;
         done.map_err(|error| error.context(change.name.clone()))?;
@@ -58,14 +58,16 @@ pub(super) async fn carry_out(api: &Api, plan: &Plan) -> anyhow::Result<()> {
 
 async fn step(api: &Api, step: &Step) -> anyhow::Result<()> {
     match step {
-        Step::Nothing => Ok(()),
-        Step::MakeTopic(topic, spec) => {
+        Step::None => Ok(()),
+        Step::CreateTopic(topic, spec) => {
             Ok(api.declare_topic(topic, &read(spec)?).await.map(drop)?)
         }
         Step::RemoveTopic(topic) => Ok(api.delete_topic(topic).await?),
-        Step::MakeQueue(queue, spec) => Ok(api.declare(queue, &read(spec)?).await.map(drop)?),
+        Step::CreateQueue(queue, spec) => Ok(api.declare(queue, &read(spec)?).await.map(drop)?),
         Step::Subscribe(queue, spec, rules) => subscribe(api, queue, spec, rules).await,
-        Step::Change(queue, fields) => Ok(api.update(queue, &read(fields)?).await.map(drop)?),
+        Step::UpdateQueue(queue, fields) => {
+            Ok(api.update(queue, &read(fields)?).await.map(drop)?)
+        }
         Step::RemoveQueue(queue) => Ok(api.delete(queue).await?),
         Step::AddRule(topic, queue, name, rule) => {
             Ok(api.bind(topic, queue, &named(name, rule)?).await.map(drop)?)
@@ -91,16 +93,17 @@ async fn subscribe(
     Ok(api.subscribe(&topic, name, read(spec)?, Some(rules)).await.map(drop)?)
 }
 
-/// The new rule stands beside the old one for a moment, under another name: no message goes past both of them.
+/// Replaces a rule. The new rule is added under a temporary name before the old one is deleted. One of them matches at
+/// any time, so the queue gets every message.
 async fn replace(
     api: &Api,
     topic: &TopicName,
     queue: &QueueName,
     rule: &NamedRule,
 ) -> anyhow::Result<()> {
-    let beside = NamedRule { name: format!("{} (new)", rule.name), ..rule.clone() };
-    api.bind(topic, queue, &beside).await?;
+    let temporary = NamedRule { name: format!("{} (new)", rule.name), ..rule.clone() };
+    api.bind(topic, queue, &temporary).await?;
     api.unbind(topic, queue, &rule.name).await?;
     api.bind(topic, queue, rule).await?;
-    Ok(api.unbind(topic, queue, &beside.name).await?)
+    Ok(api.unbind(topic, queue, &temporary.name).await?)
 }

@@ -1,11 +1,11 @@
 //! `malote work`: a worker whose handler is a shell command or an HTTP endpoint, or that prints messages.
 
+mod broker_url;
 mod command;
 mod http;
 mod observe;
 mod parent;
 mod replicas;
-mod target;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,21 +13,23 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use malote::{
     Bounds, Breaker, Capability, Counts, Depth, Malote, Meta, Metrics, Outcome, QueueName, Retry,
-    Running, Scale, Sessions, Shutdown, Worker,
+    Running, Scale, SessionOptions, Shutdown, Worker,
 };
 use malote_connectors::BrokerError;
 use tokio::time::timeout;
 
+use self::http::HttpHandler;
 use self::observe::WorkerStatus;
 use self::parent::Parent;
 
+use crate::api::CredentialArgs;
 use crate::args::GlobalArgs;
 use crate::failure::Failure;
 use crate::output::note;
 use crate::when;
 
 /// How often the worker checks whether it is idle.
-const LOOK: Duration = Duration::from_millis(50);
+const IDLE_CHECK_EVERY: Duration = Duration::from_millis(50);
 /// Time limit for a request for the depth of the queue.
 const DEPTH_MAX: Duration = Duration::from_secs(5);
 
@@ -52,6 +54,8 @@ const DEPTH_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Work {
     #[command(flatten)]
     global: GlobalArgs,
+    #[command(flatten)]
+    credentials: CredentialArgs,
     /// Queue to work on
     #[arg(env = "SERVICEBUS_QUEUE_NAME", hide_env_values = true)]
     queue: String,
@@ -64,7 +68,7 @@ pub(crate) struct Work {
     /// Print each message and complete it: sequence, session and body
     #[arg(long, group = "handler")]
     print: bool,
-    /// Broker, if it is not the server of --url: malote://[USER:PASSWORD@]HOST:PORT, malote+tls://…[?ca=FILE], embedded:DIR, amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST], postgres://[USER[:PASSWORD]@]HOST/DATABASE or servicebus://CONNECTION-STRING
+    /// Broker, if it is not the server of --url: malote://[TOKEN@|USER:PASSWORD@]HOST:PORT, malote+tls://…[?ca=FILE], embedded:DIR, amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST], postgres://[USER[:PASSWORD]@]HOST/DATABASE or servicebus://CONNECTION-STRING
     #[arg(long, value_name = "URL", env = "MALOTE_WORK_URL", hide_env_values = true)]
     broker: Option<String>,
     /// Service Bus connection string, if there is no --broker
@@ -113,13 +117,13 @@ pub(crate) struct Work {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = when::duration)]
     lock: Duration,
     /// Messages of a session before another ready session gets the slot
-    #[arg(long, value_name = "N", default_value_t = Sessions::default().quantum)]
+    #[arg(long, value_name = "N", default_value_t = SessionOptions::default().quantum)]
     session_quantum: u32,
     /// How long a session without messages keeps its slot
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = when::duration)]
     session_idle: Duration,
     /// Messages of a session to prefetch
-    #[arg(long, value_name = "N", default_value_t = Sessions::default().prefetch)]
+    #[arg(long, value_name = "N", default_value_t = SessionOptions::default().prefetch)]
     session_prefetch: u32,
     /// How long running handlers may take to finish on shutdown; then they are cancelled, and three seconds later their messages are released
     #[arg(long, value_name = "TIME", default_value = "24s", value_parser = when::duration)]
@@ -154,7 +158,7 @@ impl Work {
     fn check_handler(&self) -> Result<()> {
         match (&self.exec, &self.http) {
             (Some(line), _) => command::check(line),
-            (None, Some(url)) => http::check(url),
+            (None, Some(url)) => HttpHandler::new(url).map(drop),
             (None, None) => Ok(()),
         }
     }
@@ -172,7 +176,7 @@ impl Work {
             }
             (Some(url), _) if !explicit => Ok(url.clone()),
             (None, Some(text)) if !explicit => Ok(format!("servicebus://{text}")),
-            _ => target::of_server(&self.global.server()?),
+            _ => broker_url::of_server(&self.global.server()?, &self.credentials),
         }
     }
 
@@ -180,12 +184,17 @@ impl Work {
         self.broker.as_deref().unwrap_or_default()
     }
 
-    fn sessions(&self) -> Sessions {
+    fn sessions(&self) -> SessionOptions {
         let (quantum, idle) = (self.session_quantum, self.session_idle);
-        Sessions { quantum, idle, prefetch: self.session_prefetch, ..Sessions::default() }
+        SessionOptions {
+            quantum,
+            idle,
+            prefetch: self.session_prefetch,
+            ..SessionOptions::default()
+        }
     }
 
-    fn worker(&self, malote: &Malote, sessions: bool) -> Worker {
+    fn worker(&self, malote: &Malote, sessions: bool) -> Result<Worker> {
         let worker = Worker::new(malote, &self.queue)
             .timeout(self.timeout)
             .lock(self.lock)
@@ -196,17 +205,17 @@ impl Work {
             true => worker.with_sessions(self.sessions()).slots(self.slots),
             false => worker.slots(self.slots),
         };
-        match (&self.exec, &self.http) {
+        Ok(match (&self.exec, &self.http) {
             (Some(line), _) => worker
                 .state(command::CommandLine(line.clone()))
                 .breaker(Breaker::of(command::DEPENDENCY))
                 .handle(command::run),
             (None, Some(url)) => worker
-                .state(http::Endpoint(url.clone()))
+                .state(HttpHandler::new(url)?)
                 .breaker(Breaker::of(http::DEPENDENCY))
                 .handle(http::post),
             (None, None) => worker.handle(print),
-        }
+        })
     }
 
     /// Without --backoff, a broker that cannot delay messages gets retries without delay.
@@ -224,11 +233,11 @@ impl Work {
         let mut parent = self.replica.then(Parent::at_stdin).transpose()?;
         let malote = Malote::connect(self.url()).await.context("no broker")?;
         // Try with sessions first; a broker refuses that for a queue without sessions.
-        let running = match self.worker(&malote, true).start().await {
+        let running = match self.worker(&malote, true)?.start().await {
             Err(malote::Error::Broker(BrokerError::Refused { code, .. }))
                 if code != "queue_not_found" =>
             {
-                self.worker(&malote, false).start().await?
+                self.worker(&malote, false)?.start().await?
             }
             started => started.inspect(|_| {
                 let can = malote.broker().capabilities();
@@ -251,13 +260,13 @@ impl Work {
         let queue = QueueName::new(&self.queue)?;
         let idle = idle.map(|after| Idle { after, malote: &malote, queue: &queue });
         let every = self.pace().look_every();
-        until_told(&running, idle, || false, parent.as_mut(), every).await?;
+        run_until_end(&running, idle, || false, parent.as_mut(), every).await?;
         let mut last = running.metrics();
         last.counts = running.ended().await?.counts;
         drop(observed);
         malote.close().await?;
         match &mut parent {
-            Some(parent) => parent.tell(&last).await.unwrap_or(()), // the parent may be gone
+            Some(parent) => parent.report(&last).await.unwrap_or(()), // the parent may be gone
             None => print_totals(&last.counts),
         }
         Ok(())
@@ -308,17 +317,17 @@ pub(crate) async fn until_end(
     idle: Option<Idle<'_>>,
     is_over: impl Fn() -> bool,
 ) -> Result<malote::Report> {
-    until_told(&running, idle, is_over, None, LOOK).await?;
+    run_until_end(&running, idle, is_over, None, IDLE_CHECK_EVERY).await?;
     Ok(running.ended().await?)
 }
 
 /// The same for a replica, which reports to its parent and stops when the parent is gone.
-async fn until_told(
+async fn run_until_end(
     running: &Running,
     idle: Option<Idle<'_>>,
     is_over: impl Fn() -> bool,
     mut parent: Option<&mut Parent>,
-    tell_every: Duration,
+    report_every: Duration,
 ) -> Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -326,10 +335,10 @@ async fn until_told(
     let mut asked = false;
     let mut quiet_since = tokio::time::Instant::now();
     let mut seen = running.counts();
-    let mut tell = tokio::time::interval(tell_every);
+    let mut report = tokio::time::interval(report_every);
     let mut slots = running.slots();
     while !running.is_over() {
-        let tells = parent.is_some();
+        let has_parent = parent.is_some();
         let gone = async {
             match &mut parent {
                 Some(parent) => parent.gone().await,
@@ -344,16 +353,16 @@ async fn until_told(
                 running.stop();
                 continue;
             }
-            _ = tell.tick(), if tells => {
+            _ = report.tick(), if has_parent => {
                 if let Some(to) = &mut parent
-                    && to.tell(&running.metrics()).await.is_err()
+                    && to.report(&running.metrics()).await.is_err()
                 {
                     parent = None;
                     running.stop();
                 }
                 continue;
             }
-            () = tokio::time::sleep(LOOK) => {
+            () = tokio::time::sleep(IDLE_CHECK_EVERY) => {
                 let now = running.metrics();
                 if let Some(scaled) = now.scaled
                     && now.slots != slots

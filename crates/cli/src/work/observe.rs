@@ -53,11 +53,11 @@ impl Drop for MetricsServer {
 
 pub(super) async fn serve(
     at: SocketAddr,
-    look: impl Fn() -> WorkerStatus + Send + Sync + 'static,
+    status: impl Fn() -> WorkerStatus + Send + Sync + 'static,
 ) -> Result<MetricsServer> {
     let listener = TcpListener::bind(at).await.with_context(|| format!("--metrics {at}"))?;
     note(format_args!("metrics at http://{}/metrics", listener.local_addr()?));
-    let (look, room) = (Arc::new(look), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
+    let (status, room) = (Arc::new(status), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
     Ok(MetricsServer(tokio::spawn(async move {
         // Dropping this task closes its connections.
         let mut connections = tokio::task::JoinSet::new();
@@ -69,10 +69,10 @@ pub(super) async fn serve(
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
-            let look = look.clone();
+            let status = status.clone();
             connections.spawn(async move {
                 let answer = service_fn(|request| {
-                    let answer = answer(&request, &*look);
+                    let answer = answer(&request, &*status);
                     async move { Ok::<_, Infallible>(answer) }
                 });
                 let mut http = hyper::server::conn::http1::Builder::new();
@@ -85,16 +85,16 @@ pub(super) async fn serve(
     })))
 }
 
-fn answer(request: &Request<Incoming>, look: &dyn Fn() -> WorkerStatus) -> Response<Full<Bytes>> {
+fn answer(request: &Request<Incoming>, status: &dyn Fn() -> WorkerStatus) -> Response<Full<Bytes>> {
     let plain = "text/plain; charset=utf-8";
     let (status, kind, text) = match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/metrics") => {
             let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
             let format = Format::of_accept(accept.unwrap_or_default());
-            (StatusCode::OK, format.content_type(), look().page.render(format))
+            (StatusCode::OK, format.content_type(), status().page.render(format))
         }
         (&Method::GET | &Method::HEAD, "/healthz") => (StatusCode::OK, plain, "ok\n".into()),
-        (&Method::GET | &Method::HEAD, "/readyz") => match look().ready {
+        (&Method::GET | &Method::HEAD, "/readyz") => match status().ready {
             true => (StatusCode::OK, plain, "ok\n".into()),
             false => {
                 (StatusCode::SERVICE_UNAVAILABLE, plain, "the worker fetches no messages\n".into())

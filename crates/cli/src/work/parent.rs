@@ -31,7 +31,7 @@ impl Parent {
     }
 
     /// Reports the metrics of this replica. An error means that the parent is gone.
-    pub(super) async fn tell(&mut self, metrics: &Metrics) -> Result<()> {
+    pub(super) async fn report(&mut self, metrics: &Metrics) -> Result<()> {
         let mut text = serde_json::to_vec(metrics)?;
         text.push(b'\n');
         Ok(self.socket.write_all(&text).await?)
@@ -81,7 +81,7 @@ mod tests {
         let (mut lines, mut metrics) = (ReportReader::default(), Metrics::default());
         for busy in 1..=3 {
             metrics.busy = busy;
-            parent.tell(&metrics).await.unwrap();
+            parent.report(&metrics).await.unwrap();
         }
         // Lines may arrive in pieces; the newest complete one counts.
         while lines.more(&mut ours).await {
@@ -92,6 +92,6 @@ mod tests {
         assert_eq!(lines.newest(), None);
         drop(ours);
         parent.gone().await;
-        assert!(parent.tell(&metrics).await.is_err());
+        assert!(parent.report(&metrics).await.is_err());
     }
 }

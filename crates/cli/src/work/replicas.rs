@@ -28,13 +28,14 @@ use tokio::time::{Instant, timeout};
 use super::observe::{self, WorkerStatus};
 use super::parent::ReportReader;
 use super::{DEPTH_MAX, Work, is_quiet, print_totals, waits};
+use crate::backoff::Backoff;
 use crate::output::note;
 
 /// Maximum number of processes.
 const REPLICAS_MAX: usize = 256;
-/// Pause before a replica that exited by itself is replaced. It doubles each time, until a replica ran for a minute.
-const PAUSE_FIRST: Duration = Duration::from_millis(200);
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Delay before a replica that exited by itself is replaced.
+const RESTART: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
+/// After a replica ran for this long, the next delay is the first one again.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
 /// A replica that was asked to stop is killed after this time: all phases of its shutdown, and some reserve.
 const END_MAX: Duration = Duration::from_secs(40);
@@ -76,7 +77,7 @@ struct Replicas {
     /// Totals of the replicas that exited.
     exited: Metrics,
     replaced: u64,
-    pause: Duration,
+    restart: Backoff,
     /// No replica is started before this time.
     not_before: Instant,
     decision: Option<Decision>,
@@ -97,7 +98,7 @@ impl Work {
         }
         let (malote, queue) = (self.connect().await?, QueueName::new(&self.queue)?);
         // A missing queue is reported here, and not by every replica.
-        let tells = match malote.broker().depth(&queue).await {
+        let reports_depth = match malote.broker().depth(&queue).await {
             Ok(_) => true,
             Err(BrokerError::Unsupported { broker, .. }) => {
                 note(format_args!(
@@ -109,19 +110,24 @@ impl Work {
         };
         let (pace, begun) = (self.pace(), Instant::now());
         let (reports, mut incoming) = mpsc::channel(REPLICAS_MAX);
-        let (looked, mut depths) = mpsc::channel(1);
-        let looking =
-            tokio::spawn(poll_depth(malote.clone(), queue, tells, pace.look_every(), looked));
+        let (depth_reports, mut depths) = mpsc::channel(1);
+        let polling = tokio::spawn(poll_depth(
+            malote.clone(),
+            queue,
+            reports_depth,
+            pace.look_every(),
+            depth_reports,
+        ));
         let mut replicas = Replicas::new(Scaler::new(bounds, pace), self.url().to_owned(), reports);
         let shared = Arc::new(Mutex::new((Page::default(), false)));
         let observed = match self.metrics {
             Some(at) => {
                 let shared = shared.clone();
-                let look = move || {
+                let status = move || {
                     let (page, ready) = shared.lock().clone();
                     WorkerStatus { page, ready }
                 };
-                Some(observe::serve(at, look).await?)
+                Some(observe::serve(at, status).await?)
             }
             None => None,
         };
@@ -135,8 +141,8 @@ impl Work {
                 _ = interrupt.recv() => end = true,
                 _ = terminate.recv() => end = true,
                 Some((id, report)) = incoming.recv() => replicas.receive(id, report),
-                Some(looked) = depths.recv(), if !asked => {
-                    let decision = match looked {
+                Some(depth_report) = depths.recv(), if !asked => {
+                    let decision = match depth_report {
                         Ok(depth) => {
                             if depth.as_ref().is_some_and(waits) {
                                 quiet_since = Instant::now();
@@ -172,7 +178,7 @@ impl Work {
             }
             *shared.lock() = (replicas.page(&self.queue), replicas.together().taking);
         }
-        looking.abort();
+        polling.abort();
         drop(observed);
         print_totals(&replicas.exited.counts);
         Ok(malote.close().await?)
@@ -190,20 +196,20 @@ struct DepthUnknown;
 async fn poll_depth(
     malote: Malote,
     queue: QueueName,
-    tells: bool,
+    reports_depth: bool,
     every: Duration,
-    looked: mpsc::Sender<Result<Option<Depth>, DepthUnknown>>,
+    reports: mpsc::Sender<Result<Option<Depth>, DepthUnknown>>,
 ) {
     loop {
         tokio::time::sleep(every).await;
-        let depth = match tells {
+        let depth = match reports_depth {
             true => match timeout(DEPTH_MAX, malote.broker().depth(&queue)).await {
                 Ok(Ok(depth)) => Ok(Some(depth)),
                 _ => Err(DepthUnknown),
             },
             false => Ok(None),
         };
-        if looked.send(depth).await.is_err() {
+        if reports.send(depth).await.is_err() {
             return;
         }
     }
@@ -219,7 +225,7 @@ impl Replicas {
             reports,
             exited: Metrics::default(),
             replaced: 0,
-            pause: PAUSE_FIRST,
+            restart: RESTART,
             not_before: Instant::now(),
             decision: None,
             ups: 0,
@@ -259,21 +265,22 @@ impl Replicas {
                     return;
                 }
                 if replica.begun.elapsed() >= STABLE_AFTER {
-                    self.pause = PAUSE_FIRST;
+                    self.restart.reset();
                 }
-                let (pid, pause) = (replica.pid, self.pause);
+                let (pid, pause) = (replica.pid, self.delay_start());
                 note(format_args!(
                     "scale: process {pid} exited by itself ({status}); starting another one in {pause:?}"
                 ));
                 self.replaced += 1;
-                self.put_off();
             }
         }
     }
 
-    fn put_off(&mut self) {
-        self.not_before = Instant::now() + self.pause;
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+    /// Starts no replica for a while. Returns for how long.
+    fn delay_start(&mut self) -> Duration {
+        let delay = self.restart.next();
+        self.not_before = Instant::now() + delay;
+        delay
     }
 
     /// Prints a line for each change, and when something starts to prevent scaling up.
@@ -294,7 +301,7 @@ impl Replicas {
         while self.present() < wanted && Instant::now() >= self.not_before {
             if let Err(error) = self.start() {
                 note(format_args!("scale: cannot start a process: {error:#}"));
-                self.put_off();
+                self.delay_start();
             }
         }
         for _ in wanted..self.present() {

@@ -1,5 +1,5 @@
-//! Messages of every kind, from a Malote server to another broker and from there to a second server, by bridges that are
-//! killed on the way. The second server de-duplicates: what arrives there is all, once, in order.
+//! Messages of every kind, from a Malote server over another broker to a second server, with bridges that are killed. The
+//! second server de-duplicates, so all messages arrive there once and in order.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,15 +11,15 @@ use malote_model::{
     Address, Body, BodyKind, Message, Properties, QueueName, QueueSpec, SessionId, Sessions, Value,
 };
 
-use crate::common::{Said, Server, malote, words};
+use crate::common::{CommandOutput, Server, malote, words};
 
-/// Longer than any machine may need.
+/// Longer than a slow machine needs.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 const LOCK: Duration = Duration::from_secs(3600);
 pub const QUEUE: &str = "orders";
 const COUNT: usize = 360;
 const SESSIONS: usize = 12;
-/// What is left of it is told at the end.
+/// The bridge reports the remaining messages at its end.
 const TTL_MS: u64 = 24 * 3600 * 1000;
 
 pub fn native(server: &Server) -> String {
@@ -37,7 +37,7 @@ pub fn bridge(home: &Path, from: &str, to: &str, line: &str) -> Command {
     command
 }
 
-pub fn bridged(home: &Path, from: &str, to: &str, line: &str) -> Said {
+pub fn bridged(home: &Path, from: &str, to: &str, line: &str) -> CommandOutput {
     bridge(home, from, to, line).output().unwrap().into()
 }
 
@@ -75,7 +75,7 @@ fn properties(nth: usize) -> Properties {
 fn message(nth: usize, sessions: bool) -> Message {
     let some = |text: &str| Some(format!("{text} {nth}"));
     let id = SessionId::new(&format!("s{}", nth % SESSIONS)).unwrap();
-    // Several of them have the same id: each is a message all the same.
+    // Several messages have the same id. They are different messages.
     let message_id = if sessions { some("m") } else { Some(format!("m {}", nth / 2)) };
     Message {
         origin_id: message_id.clone(),
@@ -107,11 +107,11 @@ pub struct Trip<'a> {
     /// The broker in the middle.
     pub other: &'a str,
     pub sessions: bool,
-    /// Whether bridges can make queues there.
+    /// Whether bridges can create queues there.
     pub declares: bool,
-    /// Whether it numbers its messages: if not, those with the same id are taken for one.
+    /// Whether the broker numbers its messages. If not, messages with the same id are duplicates.
     pub numbers: bool,
-    /// What comes through it of a message.
+    /// The parts of a message that the broker preserves.
     pub through: fn(Message) -> Message,
 }
 
@@ -138,7 +138,7 @@ impl Trip<'_> {
         let there = || depth(&far).map_or(0, |depth| depth.ready as usize);
         let left = || depth(&near).map(|d| (d.ready + d.in_flight) as usize).unwrap();
 
-        // Killed when some are carried: what was under way is carried again.
+        // Killed after some messages: those in flight are sent again.
         let line = if self.declares { "orders --declare" } else { "orders" };
         let on = [native(&a), self.other.to_owned()];
         killed(a.home.path(), &on, line, || left() < COUNT * 2 / 3);
@@ -147,7 +147,7 @@ impl Trip<'_> {
         killed(a.home.path(), &back, "orders --declare", || there() > COUNT / 3);
         killed(a.home.path(), &back, "orders --declare", || there() >= COUNT);
 
-        // Nothing comes behind it any more.
+        // No more messages follow.
         let said = bridged(a.home.path(), &back[0], &back[1], "orders --exit-when-idle 2s");
         assert_eq!(said.code, 0, "{said}");
         assert_eq!(there(), COUNT, "{said}");
@@ -158,7 +158,7 @@ impl Trip<'_> {
             let mut is = one.message;
             assert!(is.ttl_ms.is_some_and(|ms| ms <= TTL_MS && ms > TTL_MS / 2), "{is:?}");
             is.ttl_ms = Some(TTL_MS);
-            // The bridge's own, where somebody de-duplicates by it.
+            // The id that the bridge sets for de-duplication.
             is.dedup_id = None;
             assert_eq!(is, (self.through)(sent[nth].clone()));
             if self.sessions {
@@ -171,18 +171,18 @@ impl Trip<'_> {
     }
 }
 
-/// A bridge that ends without a word as soon as this is so.
-fn killed(home: &Path, [from, to]: &[String; 2], line: &str, is_so: impl Fn() -> bool) {
+/// Runs a bridge and kills it as soon as the condition is true.
+fn killed(home: &Path, [from, to]: &[String; 2], line: &str, condition: impl Fn() -> bool) {
     let mut running = bridge(home, from, to, line).spawn().unwrap();
     let begun = Instant::now();
-    while !is_so() {
+    while !condition() {
         if let Some(status) = running.try_wait().unwrap() {
-            let said: Said = running.wait_with_output().unwrap().into();
+            let said: CommandOutput = running.wait_with_output().unwrap().into();
             panic!("it ended, {status}: {said}");
         }
         if begun.elapsed() > PATIENCE {
             running.kill().unwrap();
-            let said: Said = running.wait_with_output().unwrap().into();
+            let said: CommandOutput = running.wait_with_output().unwrap().into();
             panic!("not all is carried: {said}");
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -191,7 +191,7 @@ fn killed(home: &Path, [from, to]: &[String; 2], line: &str, is_so: impl Fn() ->
     running.wait().unwrap();
 }
 
-/// All that a queue has.
+/// All messages of a queue.
 async fn all_of(broker: &Arc<dyn Broker>, sessions: bool) -> Vec<Delivery> {
     let mut all = Vec::new();
     while all.len() < COUNT {

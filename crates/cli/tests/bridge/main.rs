@@ -1,11 +1,11 @@
-//! `malote bridge`: from one broker to another, killed in the middle.
+//! `malote bridge` from one broker to another, killed in between.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test
 
 mod carried;
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../../../connectors/tests/common/wire.rs"]
-mod wire;
+#[path = "../../../connectors/tests/common/proxy.rs"]
+mod proxy;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,16 +14,16 @@ use std::process::Command;
 use std::time::Instant;
 
 use carried::{PATIENCE, Trip, native};
-use common::{Said, Server};
+use common::{CommandOutput, Server};
 use malote_model::{BodyKind, Message};
+use proxy::CuttableProxy;
 use serde_json::Value;
-use wire::Wire;
 
 fn bridge(from: &Server, to: &Server, line: &str) -> Command {
     carried::bridge(from.home.path(), &native(from), &native(to), line)
 }
 
-fn carried(from: &Server, to: &Server, line: &str) -> Said {
+fn carried(from: &Server, to: &Server, line: &str) -> CommandOutput {
     bridge(from, to, &format!("{line} --exit-when-idle 10s")).output().unwrap().into()
 }
 
@@ -39,7 +39,7 @@ fn peeked(server: &Server, queue: &str) -> Vec<Value> {
 }
 
 #[test]
-fn killed_again_and_again_it_carries_all_once_and_in_order() {
+fn a_bridge_killed_repeatedly_moves_all_messages_once_and_in_order() {
     let (from, to) = (Server::start(), Server::start());
     from.ok("queue create orders --sessions dynamic");
     let mut lines = String::new();
@@ -53,7 +53,7 @@ fn killed_again_and_again_it_carries_all_once_and_in_order() {
     let sent = from.run_with("send orders --ndjson -", &lines);
     assert_eq!(sent.code, 0, "{sent}");
 
-    // It ends where it may hurt: at once, and with some and with more on the other side.
+    // Killed at once, after some messages, and after more.
     for there in [0, 300, 1200] {
         let mut running = bridge(&from, &to, "orders --declare").spawn().unwrap();
         let begun = Instant::now();
@@ -70,7 +70,7 @@ fn killed_again_and_again_it_carries_all_once_and_in_order() {
     let said = carried(&from, &to, "orders --declare");
     assert_eq!(said.code, 0, "{said}");
 
-    assert_eq!(peeked(&from, "orders").len(), 0, "what is there is not here any more");
+    assert_eq!(peeked(&from, "orders").len(), 0, "moved messages are no longer in the source");
     let mut sessions: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for message in peeked(&to, "orders") {
         let n = message["properties"]["n"].as_u64().unwrap();
@@ -88,13 +88,13 @@ fn killed_again_and_again_it_carries_all_once_and_in_order() {
     }
 }
 
-/// As Service Bus speaks: queues are made by hand, and some of a message has no place there.
+/// Service Bus: queues are created by hand, and it has no fields for some parts of a message.
 #[test]
-fn through_service_bus_all_goes_that_it_has_a_place_for() {
+fn service_bus_preserves_the_fields_that_it_has() {
     for sessions in [true, false] {
         let mut middle = Server::start();
         let with = if sessions { " --sessions dynamic" } else { "" };
-        // What two bridges send is taken once, and what was in the hands of one that was killed comes back soon.
+        // The queue de-duplicates, and short locks return the messages of a killed bridge soon.
         middle.ok(&format!("queue create orders --dedup 10m --lock 5s{with}"));
         let at = middle.amqp();
         let at = at.rsplit('/').next().unwrap();
@@ -112,7 +112,7 @@ fn through_service_bus_all_goes_that_it_has_a_place_for() {
 }
 
 #[test]
-fn a_dead_letter_says_why_it_is_one() {
+fn a_dead_letter_has_its_reason() {
     let (from, to) = (Server::start(), Server::start());
     from.ok("queue create orders --ttl 1ms --on-expiry dead-letter");
     from.ok("send orders late");
@@ -127,7 +127,7 @@ fn a_dead_letter_says_why_it_is_one() {
 }
 
 #[test]
-fn what_cannot_be_reached_or_read_is_said_at_once() {
+fn unreachable_or_unreadable_brokers_are_reported_at_once() {
     let from = Server::start();
     from.ok("queue create orders");
     let said =
@@ -154,7 +154,7 @@ fn what_cannot_be_reached_or_read_is_said_at_once() {
 }
 
 #[test]
-fn what_the_target_refuses_stays_where_it_was() {
+fn messages_that_the_target_refuses_stay_in_the_source() {
     let (from, to) = (Server::start(), Server::start());
     from.ok("queue create orders");
     from.ok("send orders one");
@@ -171,7 +171,7 @@ fn what_the_target_refuses_stays_where_it_was() {
         "{said}"
     );
     assert_eq!(ready(&from, "orders"), 2);
-    // With a queue of that name, the same command goes on; messages without an id get one.
+    // Once the queue exists, the same command continues. Messages without an id get one.
     to.ok("queue create elsewhere");
     let said = carried(&from, &to, "orders --into elsewhere");
     assert!(said.code == 0 && said.err.contains("2 moved"), "{said}");
@@ -187,14 +187,14 @@ fn what_the_target_refuses_stays_where_it_was() {
     assert!(said.code == 3 && said.err.contains("nowhere"), "{said}");
 }
 
-/// Whoever waits for the end of a bridge to start workers would handle new messages before old ones.
+/// If a bridge ended early, workers started after it would handle new messages before old ones.
 #[test]
-fn a_source_that_is_away_is_not_taken_for_an_empty_one() {
+fn an_unreachable_source_is_not_treated_as_empty() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (from, to) = (Server::start(), Server::start());
     let at = from.url.strip_prefix("http://").unwrap().parse().unwrap();
-    let wire = runtime.block_on(Wire::to(at));
-    let through = format!("malote://{}", wire.at);
+    let proxy = runtime.block_on(CuttableProxy::to(at));
+    let through = format!("malote://{}", proxy.at);
     let kinds = [("plain", "", ""), ("sessions", " --sessions dynamic", " --session a")];
     let bridges = kinds.map(|(queue, with, session)| {
         from.ok(&format!("queue create {queue}{with}"));
@@ -209,7 +209,7 @@ fn a_source_that_is_away_is_not_taken_for_an_empty_one() {
         let said = BufReader::new(running.stderr.take().unwrap()).lines();
         (queue, session, running, said)
     });
-    wire.cut(false);
+    proxy.cut(false);
     for (queue, session, ..) in &bridges {
         from.ok(&format!("send {queue} two{session}"));
     }
@@ -218,11 +218,11 @@ fn a_source_that_is_away_is_not_taken_for_an_empty_one() {
         let goes_on = said.find(|line| line.as_ref().is_ok_and(|line| line.contains("continuing")));
         assert!(goes_on.is_some(), "it left `{queue}` as it was");
     }
-    wire.cut(true);
+    proxy.cut(true);
     for (queue, _, mut running, said) in bridges {
         let said: Vec<String> = said.map_while(Result::ok).collect();
         assert!(running.wait().unwrap().success(), "{said:?}");
-        // What the cut left without an answer is carried again, and known.
+        // Messages without an answer are sent again and de-duplicated.
         let bodies: Vec<_> = peeked(&to, queue).iter().map(|m| m["body"].clone()).collect();
         assert_eq!(bodies, ["one", "two"], "{queue}: {said:?}");
     }

@@ -1,4 +1,4 @@
-//! The built binary, a server of it on a free port, and what a shell would see.
+//! Runs the built binary as a command and as a server on a free port.
 #![allow(dead_code, missing_docs)] // each test file uses its own part
 
 use std::io::{BufRead, BufReader, Write};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-/// The command with nothing of ours in its environment.
+/// The command with an empty environment.
 pub fn malote(home: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_malote"));
     command.env_clear().env("HOME", home).env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -15,14 +15,14 @@ pub fn malote(home: &Path) -> Command {
     command
 }
 
-/// What came of a command.
-pub struct Said {
+/// Output and exit code of a command.
+pub struct CommandOutput {
     pub out: String,
     pub err: String,
     pub code: i32,
 }
 
-impl From<Output> for Said {
+impl From<Output> for CommandOutput {
     fn from(output: Output) -> Self {
         Self {
             out: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -32,8 +32,7 @@ impl From<Output> for Said {
     }
 }
 
-impl std::fmt::Display for Said {
-    /// The whole of it, for expected text.
+impl std::fmt::Display for CommandOutput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.out)?;
         if !self.err.is_empty() {
@@ -46,13 +45,13 @@ impl std::fmt::Display for Said {
     }
 }
 
-/// A server with a directory of its own. Dropping it kills it.
+/// A server with its own directory. Dropping it kills it.
 pub struct Server {
     child: Child,
     pub url: String,
     pub home: TempDir,
-    /// Kept open: a server that writes to a closed pipe is told so.
-    _stdout: Option<BufReader<std::process::ChildStdout>>,
+    /// Open until the end: the server would fail to write to a closed pipe.
+    stdout: Option<BufReader<std::process::ChildStdout>>,
 }
 
 impl Server {
@@ -60,7 +59,7 @@ impl Server {
         Self::start_with(tempfile::tempdir().unwrap(), &[])
     }
 
-    /// On a free port; the port is in what it says when it is ready.
+    /// Starts it on a free port, which the server prints.
     pub fn start_with(home: TempDir, args: &[&str]) -> Self {
         let mut command = malote(home.path());
         command
@@ -90,25 +89,25 @@ impl Server {
                 break rest.trim().split("/api/").next().unwrap().to_owned();
             }
         };
-        Self { child, url, home, _stdout: Some(stdout) }
+        Self { child, url, home, stdout: Some(stdout) }
     }
 
-    /// Runs a command against it; words are separated by spaces, quotes keep them together.
-    pub fn run(&self, line: &str) -> Said {
+    /// Runs a command against it. Words are separated by spaces; quotes keep them together.
+    pub fn run(&self, line: &str) -> CommandOutput {
         self.run_with(line, "")
     }
 
-    pub fn run_with(&self, line: &str, stdin: &str) -> Said {
+    pub fn run_with(&self, line: &str, stdin: &str) -> CommandOutput {
         let mut command = malote(self.home.path());
         command.args(words(line)).env("MALOTE_URL", &self.url);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // A command that does not read closes the pipe: that is its right.
+        // A command may close standard input without reading it.
         let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
         child.wait_with_output().unwrap().into()
     }
 
-    /// Runs a command that must succeed; what it wrote to standard output.
+    /// Runs a command that must succeed. Returns its standard output.
     pub fn ok(&self, line: &str) -> String {
         let said = self.run(line);
         assert_eq!(said.code, 0, "malote {line}\n{said}");
@@ -117,31 +116,30 @@ impl Server {
 }
 
 impl Server {
-    /// Resident memory now.
     pub fn resident_mib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() >> 10
     }
 
-    /// A bare connection to it.
+    /// A TCP connection to the HTTP port.
     pub fn connect(&self) -> std::net::TcpStream {
         std::net::TcpStream::connect(self.url.strip_prefix("http://").unwrap()).unwrap()
     }
 
-    /// Where it speaks AMQP: it says so right after the port of HTTP.
+    /// The address of the AMQP port, which the server prints after the HTTP port.
     pub fn amqp(&mut self) -> String {
-        let stdout = self._stdout.as_mut().unwrap();
+        let stdout = self.stdout.as_mut().unwrap();
         loop {
             let mut line = String::new();
-            assert!(stdout.read_line(&mut line).unwrap() > 0, "it does not say where");
+            assert!(stdout.read_line(&mut line).unwrap() > 0, "the server printed no AMQP address");
             if let Some((_, rest)) = line.split_once("AMQP") {
                 return rest.split_whitespace().next().unwrap().to_owned();
             }
         }
     }
 
-    /// Kills it; its directory stays.
+    /// Kills the server. Its directory stays.
     pub fn stop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -155,7 +153,7 @@ impl Drop for Server {
 }
 
 /// Runs a command that needs no server.
-pub fn local(home: &Path, line: &str) -> Said {
+pub fn local(home: &Path, line: &str) -> CommandOutput {
     malote(home).args(words(line)).output().unwrap().into()
 }
 

@@ -1,4 +1,4 @@
-//! Commands on a real PostgreSQL, which is started for each test and gone with it.
+//! Commands on a real PostgreSQL, which each test starts and stops.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)] // a test
 
 mod bridge;

@@ -18,7 +18,7 @@ async fn sagas_in_postgres_are_listed_and_shown() {
     let server = tokio::task::spawn_blocking(start).await.unwrap();
     let (home, url) = (tempfile::tempdir().unwrap(), server.url("postgres"));
     let run = |line: &str| local(home.path(), &format!("{line} --db {url}"));
-    // Whoever looks makes nothing.
+    // Reading creates no tables.
     let none = run("saga ls order");
     assert!(none.code == 3 && none.err.contains("no worker keeps sagas"), "{none}");
     let (broker, db) = (TestBroker::new().unwrap(), Postgres::connect(&url).await.unwrap());

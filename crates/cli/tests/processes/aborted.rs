@@ -1,4 +1,4 @@
-//! A message that ends its process ends in the dead letters, and takes nobody with it.
+//! A message that crashes its process is dead-lettered, and no other message is.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use crate::lab::{Lab, PATIENCE, message};
 const OTHERS: usize = 20;
 const LOCK: Duration = Duration::from_secs(60);
 
-async fn ends_alone(lab: Lab, role: Role, session: impl Fn(usize) -> Option<String>) {
-    // The bad one stands among those that are taken first.
+async fn is_dead_lettered_alone(lab: Lab, role: Role, session: impl Fn(usize) -> Option<String>) {
+    // The bad message is among the first.
     let mut messages: Vec<_> =
         (0..OTHERS).map(|n| message(&format!("m{n}"), "work", session(n).as_deref())).collect();
     messages.insert(2, message("abort", "work", session(2).as_deref()));
@@ -48,13 +48,13 @@ async fn ends_alone(lab: Lab, role: Role, session: impl Fn(usize) -> Option<Stri
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_ends_its_process_dies_alone() {
+async fn a_message_that_crashes_its_process_is_dead_lettered_alone() {
     let lab = Lab::start("").await;
-    ends_alone(lab, Role::Abort, |_| None).await;
+    is_dead_lettered_alone(lab, Role::Abort, |_| None).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn so_it_does_in_a_session() {
+async fn a_message_of_a_session_that_crashes_its_process_is_dead_lettered_alone() {
     let lab = Lab::start("--sessions dynamic").await;
-    ends_alone(lab, Role::AbortSessions, |n| Some(format!("s{}", n % 5))).await;
+    is_dead_lettered_alone(lab, Role::AbortSessions, |n| Some(format!("s{}", n % 5))).await;
 }

@@ -1,4 +1,4 @@
-//! What a worker process does, and what it says about it.
+//! The worker process, and its log.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -12,28 +12,27 @@ use malote::{
     Broker, BrokerError, Cancelled, Capabilities, Failure, FromDelivery, Incoming, Malote, Message,
     Meta, Retry, Session, State, Tx, Worker,
 };
-use malote_connectors::{Doing, Held, Sent, Settle, Source};
+use malote_connectors::{BrokerFuture, Sent, SessionHold, Settle, Source};
 use malote_model::{Address, LeaseToken, QueueName, QueueSpec, SessionId};
 use tokio::task::JoinHandle;
 
 use crate::lab::Q;
 
-/// What a worker process is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Applies every message.
     Apply,
-    /// The same, of sessions.
+    /// The same, with sessions.
     ApplySessions,
-    /// Applies messages, and never tells the broker; hangs on those that say so.
+    /// Applies messages without settling them. Hangs on messages that ask for it.
     Mute,
-    /// Applies one message, and does not end until it was told so.
+    /// Applies one message and waits for a signal.
     Slow,
-    /// Works for a while on each message; one of them ends the process.
+    /// Works for a while on each message. One of them crashes the process.
     Abort,
-    /// The same, of sessions.
+    /// The same, with sessions.
     AbortSessions,
-    /// Works a little on each, and sees to it that nobody else has its session.
+    /// Works for a short time on each message, and checks that no other process has its session.
     Steady,
 }
 
@@ -47,11 +46,11 @@ impl FromStr for Role {
     }
 }
 
-/// One line of the log.
+/// An entry of the log.
 #[derive(Clone, Debug)]
 pub struct Event {
     pub pid: u32,
-    /// Since 1970, of this machine's clock.
+    /// Milliseconds since 1970.
     pub at_ms: u128,
     pub what: String,
     pub id: String,
@@ -85,12 +84,12 @@ pub fn now_ms() -> u128 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis()
 }
 
-/// Where a process keeps what it shares with others.
+/// The directory that the processes share.
 #[derive(Clone)]
 struct Desk {
     dir: PathBuf,
     log: Arc<File>,
-    /// Who has still something to say before the process ends.
+    /// Tasks that still write to the log before the process ends.
     speaking: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
@@ -101,7 +100,7 @@ impl Desk {
         Self { dir, log: Arc::new(log), speaking: Arc::default() }
     }
 
-    /// One write each: lines of several processes do not mix.
+    /// Each entry is one write, so that entries of several processes do not mix.
     fn say(&self, what: &str, id: &str, counters: (u32, u32, u32)) {
         let (attempt, lost, receives) = counters;
         let (pid, at_ms) = (std::process::id(), now_ms());
@@ -109,7 +108,7 @@ impl Desk {
         (&*self.log).write_all(line.as_bytes()).unwrap();
     }
 
-    /// A lock that ends with the process, however that ends. Says so if somebody else has it.
+    /// A file lock, which ends with the process. Logs a violation if another process has it.
     fn own(&self, what: &str) -> File {
         let file = File::create(self.dir.join("locks").join(what)).unwrap();
         if file.try_lock().is_err() {
@@ -119,7 +118,7 @@ impl Desk {
     }
 }
 
-/// A message that was begun. Nobody else may have it until this is dropped.
+/// A message in progress. No other process may have it until this is dropped.
 struct Begun {
     desk: Desk,
     meta: Meta,
@@ -152,7 +151,7 @@ impl FromDelivery for Begun {
 pub fn database(dir: &Path) -> Sqlite {
     let db = rusqlite::Connection::open(dir.join("app.db")).unwrap();
     db.execute_batch("create table if not exists effects (id text, pid integer)").unwrap();
-    Sqlite::over(db).unwrap()
+    Sqlite::with_connection(db).unwrap()
 }
 
 async fn effect(tx: &Tx<Sqlite>, id: String) -> Result<(), Failure> {
@@ -169,7 +168,7 @@ async fn hang(_begun: Begun) {
     std::future::pending::<()>().await;
 }
 
-/// Says whether its token fired, even if it is dropped then.
+/// Logs whether its token was cancelled, even if it is dropped then.
 async fn slow(begun: Begun, tx: Tx<Sqlite>, cancelled: Cancelled) -> Result<(), Failure> {
     effect(&tx, begun.id()).await?;
     let (desk, id) = (begun.desk.clone(), begun.id());
@@ -190,7 +189,7 @@ async fn abort(begun: Begun) {
         tokio::time::sleep(Duration::from_millis(200)).await;
         std::process::abort();
     }
-    // Long enough to be in hand when the other one ends the process.
+    // Long enough to be in progress when the other message crashes the process.
     tokio::time::sleep(Duration::from_millis(500)).await;
     begun.say("done");
 }
@@ -217,7 +216,7 @@ async fn work(role: Role, url: &str, dir: PathBuf, lock: Duration) {
     let desk = Desk::at(dir.clone());
     let mut malote = Malote::connect(url).await.unwrap();
     if role == Role::Mute {
-        malote = Malote::over(Arc::new(Mute(malote.broker().clone())));
+        malote = Malote::with_broker(Arc::new(Mute(malote.broker().clone())));
     }
     let worker = Worker::new(&malote, Q)
         .lock(lock)
@@ -233,7 +232,7 @@ async fn work(role: Role, url: &str, dir: PathBuf, lock: Duration) {
         Role::AbortSessions => worker.handle(abort).sessions(8),
         Role::Steady => worker.handle(steady).sessions(8),
     };
-    // The signal must find somebody who listens.
+    // Wait until the signal handler exists.
     let stop = tokio::spawn(async {
         use tokio::signal::unix::{SignalKind, signal};
         signal(SignalKind::terminate()).unwrap().recv().await;
@@ -247,14 +246,14 @@ async fn work(role: Role, url: &str, dir: PathBuf, lock: Duration) {
     let lost = u32::try_from(counts.lost).unwrap();
     let speaking = std::mem::take(&mut *desk.speaking.lock().unwrap());
     for telling in speaking {
-        // Whoever was not told in this time was not told.
+        // A handler that was not cancelled by now will not be.
         let _ = tokio::time::timeout(Duration::from_secs(30), telling).await;
     }
     desk.say("ended", "-", (u32::try_from(counts.done).unwrap(), lost, 0));
     malote.close().await.unwrap();
 }
 
-/// A connection that carries no settlements: effects happen, and the broker never hears of it.
+/// A connection that drops settlements: effects happen, but the broker does not learn of them.
 struct Mute(Arc<dyn Broker>);
 
 impl Broker for Mute {
@@ -262,15 +261,15 @@ impl Broker for Mute {
         self.0.capabilities()
     }
 
-    fn declare(&self, queue: &QueueName, spec: QueueSpec) -> Doing<'_, ()> {
+    fn declare(&self, queue: &QueueName, spec: QueueSpec) -> BrokerFuture<'_, ()> {
         self.0.declare(queue, spec)
     }
 
-    fn send(&self, messages: Vec<(Address, Message)>) -> Doing<'_, Vec<Sent>> {
+    fn send(&self, messages: Vec<(Address, Message)>) -> BrokerFuture<'_, Vec<Sent>> {
         self.0.send(messages)
     }
 
-    fn open(&self, queue: &QueueName, lock: Duration) -> Doing<'_, Box<dyn Source>> {
+    fn open(&self, queue: &QueueName, lock: Duration) -> BrokerFuture<'_, Box<dyn Source>> {
         self.0.open(queue, lock)
     }
 
@@ -280,11 +279,15 @@ impl Broker for Mute {
         session: Option<SessionId>,
         lock: Duration,
         wait: Duration,
-    ) -> Doing<'_, Option<Box<dyn Source>>> {
+    ) -> BrokerFuture<'_, Option<Box<dyn Source>>> {
         self.0.accept(queue, session, lock, wait)
     }
 
-    fn settle(&self, _: &QueueName, _: Vec<Settle>) -> Doing<'_, Vec<Result<(), BrokerError>>> {
+    fn settle(
+        &self,
+        _: &QueueName,
+        _: Vec<Settle>,
+    ) -> BrokerFuture<'_, Vec<Result<(), BrokerError>>> {
         Box::pin(std::future::pending())
     }
 
@@ -293,15 +296,19 @@ impl Broker for Mute {
         queue: &QueueName,
         leases: Vec<LeaseToken>,
         lock: Duration,
-    ) -> Doing<'_, Vec<Result<(), BrokerError>>> {
+    ) -> BrokerFuture<'_, Vec<Result<(), BrokerError>>> {
         self.0.renew(queue, leases, lock)
     }
 
-    fn state(&self, queue: &QueueName, held: &Held) -> Doing<'_, Option<bytes::Bytes>> {
+    fn state(
+        &self,
+        queue: &QueueName,
+        held: &SessionHold,
+    ) -> BrokerFuture<'_, Option<bytes::Bytes>> {
         self.0.state(queue, held)
     }
 
-    fn close(&self) -> Doing<'_, ()> {
+    fn close(&self) -> BrokerFuture<'_, ()> {
         self.0.close()
     }
 }

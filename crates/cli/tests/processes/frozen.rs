@@ -1,4 +1,4 @@
-//! SIGSTOP: a worker that sleeps through the end of its lock commits nothing and settles nothing when it wakes up.
+//! SIGSTOP: a worker whose lock expired while it was stopped commits and settles nothing when it continues.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use rustix::process::Signal;
 use crate::child::Role;
 use crate::lab::{Lab, message};
 
-/// So long that it is not lost before the worker is frozen, however slow the machine.
+/// Long enough that a slow machine can stop the worker before the lock expires.
 const LOCK: Duration = Duration::from_secs(12);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_worker_wakes_up_fenced() {
+async fn a_stopped_worker_is_fenced_when_it_continues() {
     let lab = Lab::start("--sessions dynamic").await;
     lab.send(vec![message("m", "apply", Some("s"))]).await;
     let first = lab.worker(Role::Slow, LOCK).await;
@@ -30,9 +30,9 @@ async fn a_frozen_worker_wakes_up_fenced() {
         .await;
     let again = log.iter().find(|event| event.what == "begun" && event.pid == new).unwrap();
     assert_eq!((again.lost, again.receives), (1, 2));
-    // It counts its lock from when it heard of it, which is later than when the server gave it.
+    // The worker counts the lock from its arrival, which is later than the server's start of the lock.
     tokio::time::sleep_until(frozen + LOCK).await;
-    // It could finish at once, and is asked to take nothing more.
+    // The handler could finish at once, and the worker must fetch nothing more.
     std::fs::write(lab.dir().join("go"), "").unwrap();
     first.signal(Signal::TERM);
     first.signal(Signal::CONT);

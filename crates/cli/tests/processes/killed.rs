@@ -1,4 +1,4 @@
-//! SIGKILL: what a worker held starts again when its connection is gone, not when its locks run out.
+//! SIGKILL: messages of a killed worker are delivered again when its connection ends, before its locks expire.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use crate::child::{Role, now_ms};
 use crate::lab::{Lab, PATIENCE, message};
 
 const JOBS: usize = 100;
-/// Far longer than anybody waits here: if leases ended with their locks, it would fail.
+/// Far longer than the test: it fails if messages return only when their locks expire.
 const LOCK: Duration = Duration::from_secs(3600);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_killed_worker_held_starts_again_and_has_its_effect_once() {
+async fn messages_of_a_killed_worker_are_delivered_again_and_applied_once() {
     let lab = Lab::start("").await;
-    // Half of them are done, and the broker does not know; the other half hang.
+    // Half of the messages are applied but not settled; the others hang.
     let kind = |n: usize| if n.is_multiple_of(2) { "apply" } else { "hang" };
     lab.send((0..JOBS).map(|n| message(&format!("m{n}"), kind(n), None)).collect()).await;
     let first = lab.worker(Role::Mute, LOCK).await;
-    lab.until("all are in hand", |log| {
+    lab.until("all handlers run", |log| {
         log.iter().filter(|event| event.what == "begun").count() == JOBS
     })
     .await;

@@ -1,4 +1,4 @@
-//! A server, worker processes, and the log of what they did.
+//! A server, worker processes, and their log.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::child::{Event, Role};
 use crate::common::Server;
 
-/// Longer than any machine needs.
+/// Longer than a slow machine needs.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub const Q: &str = "jobs";
@@ -23,7 +23,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// A server with one queue.
+    /// Starts a server with one queue.
     pub async fn start(declare: &str) -> Self {
         let server = Server::start();
         server.ok(format!("queue create {Q} {declare}").trim_end());
@@ -36,7 +36,7 @@ impl Lab {
         self.server.home.path().to_owned()
     }
 
-    /// Starts a worker process and waits until it takes messages.
+    /// Starts a worker process and waits until it fetches messages.
     pub async fn worker(&self, role: Role, lock: Duration) -> Worker {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "child::run", "--ignored", "--nocapture"]);
@@ -60,13 +60,13 @@ impl Lab {
         self.malote.send_all(all).await.unwrap();
     }
 
-    /// All that worker processes said so far.
+    /// All entries of the log so far.
     pub fn log(&self) -> Vec<Event> {
         let text = std::fs::read_to_string(self.dir().join("log")).unwrap_or_default();
         text.lines().map(|line| line.parse().unwrap()).collect()
     }
 
-    /// Waits until the log shows something.
+    /// Waits until the log meets a condition.
     pub async fn until(&self, what: &str, is_so: impl Fn(&[Event]) -> bool) -> Vec<Event> {
         let end = std::time::Instant::now() + PATIENCE;
         loop {
@@ -90,7 +90,7 @@ impl Lab {
         rows.await.unwrap()
     }
 
-    /// Takes the dead letters that are there.
+    /// Receives the dead letters.
     pub async fn take_dead(&self) -> Vec<Delivery> {
         let dead = QueueName::new(Q).unwrap().dead_letters();
         let source = self.malote.broker().open(&dead, Duration::from_secs(60)).await.unwrap();
@@ -101,7 +101,7 @@ impl Lab {
         some
     }
 
-    /// Waits until the queue holds nothing.
+    /// Waits until the queue is empty.
     pub async fn until_empty(&self) {
         let end = std::time::Instant::now() + PATIENCE;
         loop {
@@ -136,7 +136,7 @@ impl Worker {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits for its end; whether it ended well.
+    /// Waits until the process exits. Returns whether it succeeded.
     pub async fn ended(mut self) -> bool {
         let end = std::time::Instant::now() + PATIENCE;
         loop {
@@ -148,7 +148,7 @@ impl Worker {
         }
     }
 
-    /// An orderly end.
+    /// Stops the worker with SIGTERM.
     pub async fn stop(self) {
         self.signal(Signal::TERM);
         assert!(self.ended().await, "a worker that was asked to stop failed");
@@ -162,7 +162,6 @@ impl Drop for Worker {
     }
 }
 
-/// A message.
 pub fn message(id: &str, subject: &str, session: Option<&str>) -> Message {
     let body = malote::model::Body { bytes: id.to_owned().into(), ..Default::default() };
     Message {

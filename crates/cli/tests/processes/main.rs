@@ -1,7 +1,6 @@
-//! Workers as processes of their own, on the built server: killed, frozen, aborted, replaced one after the other.
+//! Worker processes with the built server: killed, stopped, crashed, replaced one after the other.
 //!
-//! A worker process is this test program again, told to run `child::run` (see `child.rs`). What happened stands in one
-//! log that all of them append to.
+//! A worker process is this test program, which runs `child::run` (see `child.rs`). All processes append to one log.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)] // a test
 
 mod aborted;

@@ -1,4 +1,4 @@
-//! A rolling restart under load: nothing is counted, and no session is seen by two.
+//! A rolling restart under load: no failed attempts, and no session is in two processes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ const ROUNDS: usize = 3;
 const LOCK: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workers_are_replaced_under_load_and_nobody_notices() {
+async fn workers_are_replaced_under_load_without_failed_attempts() {
     let lab = Arc::new(Lab::start("--sessions dynamic").await);
     let over = Arc::new(AtomicBool::new(false));
     let (producer, until) = (lab.clone(), over.clone());

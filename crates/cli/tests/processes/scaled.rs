@@ -1,4 +1,4 @@
-//! `malote work --scale`: processes come with the work and go without it.
+//! `malote work --scale`: the number of processes follows the load.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::common::{Server, malote, words};
 use crate::lab::PATIENCE;
 
-/// The command, and what it says on standard error.
+/// The command, and its standard error.
 struct Scaled {
     child: Child,
     said: Arc<Mutex<Vec<String>>>,
@@ -34,7 +34,7 @@ impl Scaled {
         self.said.lock().unwrap().clone()
     }
 
-    /// Waits until a line says this.
+    /// Waits for a line that contains this text.
     fn until(&self, what: &str) -> String {
         until(what, || self.said().into_iter().find(|line| line.contains(what)), || self.said())
     }
@@ -43,7 +43,7 @@ impl Scaled {
         kill_process(pid(self.child.id()), signal).unwrap();
     }
 
-    /// A page of its metrics.
+    /// Requests a page of its metrics server.
     fn get(&self, path: &str) -> String {
         let at = self.until("metrics at http://");
         let at = at.split("http://").nth(1).unwrap().trim_end_matches("/metrics").to_owned();
@@ -56,13 +56,13 @@ impl Scaled {
         std::io::read_to_string(stream).unwrap()
     }
 
-    /// Waits until the page says this.
+    /// Waits until the metrics contain this text.
     fn until_page(&self, what: &str) -> String {
         let page = || Some(self.get("/metrics")).filter(|page| page.contains(what));
         until(what, page, || (self.get("/metrics"), self.said()))
     }
 
-    /// Processes that it started and that run.
+    /// Its running child processes.
     fn replicas(&self) -> Vec<u32> {
         let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
             let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
@@ -84,7 +84,7 @@ impl Drop for Scaled {
     }
 }
 
-/// The parent of a process; none of one that has ended, also if nobody has taken notice yet.
+/// The parent of a process, or none if the process has ended, even if it is a zombie.
 fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
@@ -119,20 +119,20 @@ fn send(server: &Server, count: usize) {
 }
 
 #[test]
-fn processes_come_with_the_work_and_go_without_it() {
+fn the_number_of_processes_follows_the_load() {
     let server = Server::start();
     server.ok("queue create jobs");
-    // One at a time, of a tenth of a second: one process would have twenty seconds to do.
+    // Each message takes a tenth of a second, so that one process would need twenty seconds.
     let line = format!("work jobs --exec 'sleep 0.1' --slots 1 --scale 1..3 {QUICK}");
     let mut scaled = Scaled::start(&server, &line);
     scaled.until_page("malote_worker_replicas{queue=\"jobs\"} 1\n");
     send(&server, 200);
     let up = scaled.until("scale: 1 -> 3");
-    // Where a process takes long to start, what each message takes asks for more than what waits.
+    // If processes start slowly, the time per message causes the scaling instead of the backlog.
     assert!(up.contains("waiting") || up.contains("load"), "{up}");
     scaled.until_page("malote_worker_replicas{queue=\"jobs\"} 3\n");
     until("three processes", || (scaled.replicas().len() == 3).then_some(()), || scaled.replicas());
-    // One that is killed is replaced.
+    // A killed process is replaced.
     kill_process(pid(scaled.replicas()[0]), Signal::KILL).unwrap();
     scaled.until("exited by itself");
     scaled.until_page("malote_worker_replaced_total{queue=\"jobs\"} 1\n");
@@ -147,7 +147,7 @@ fn processes_come_with_the_work_and_go_without_it() {
     assert!(scaled.get("/nowhere").starts_with("HTTP/1.1 404"));
     scaled.signal(Signal::TERM);
     assert!(scaled.ended(), "{:?}", scaled.said());
-    // What the killed one did and did not tell is not among them.
+    // The killed process may not have reported its last messages.
     let done = scaled.until(" completed, ");
     let done: usize = done.split_once(" completed").unwrap().0.parse().unwrap();
     assert!((190..=200).contains(&done), "{:?}", scaled.said());
@@ -158,12 +158,12 @@ fn processes_come_with_the_work_and_go_without_it() {
 }
 
 #[test]
-fn nothing_grows_while_a_breaker_is_open_and_replicas_end_with_their_parent() {
+fn an_open_breaker_stops_scaling_up_and_replicas_end_with_their_parent() {
     let server = Server::start();
     server.ok("queue create jobs");
     let line = format!("work jobs --exec 'exit 69' --slots 4 --scale 1..3 {QUICK}");
     let mut scaled = Scaled::start(&server, &line);
-    // Too few to need another process, and enough to open the breaker.
+    // Too few messages to need another process, but enough to open the breaker.
     send(&server, 12);
     let state = "malote_circuit_state{queue=\"jobs\",dependency=\"command\",state=\"open\"} 1\n";
     scaled.until_page(state);
@@ -171,7 +171,7 @@ fn nothing_grows_while_a_breaker_is_open_and_replicas_end_with_their_parent() {
     until("it is not ready", ready, || scaled.said());
     send(&server, 500);
     scaled.until("breaker_open");
-    // Nothing but the breaker stands against more: it would have grown three times by now.
+    // Without the open breaker, it would have scaled up three times by now.
     std::thread::sleep(Duration::from_secs(1));
     let page = scaled.get("/metrics");
     let wanted = "malote_worker_replicas_wanted{queue=\"jobs\",reason=\"breaker_open\"} 1\n";
@@ -186,7 +186,7 @@ fn nothing_grows_while_a_breaker_is_open_and_replicas_end_with_their_parent() {
 }
 
 #[test]
-fn what_cannot_be_scaled_is_refused() {
+fn unusable_scale_options_are_refused() {
     let server = Server::start();
     let line = "work jobs --scale 1..2 --exec true";
     let mut scaled = Scaled::start(&server, line);
@@ -201,7 +201,7 @@ fn what_cannot_be_scaled_is_refused() {
 }
 
 #[test]
-fn all_end_when_there_was_nothing_to_do_for_long_enough() {
+fn all_processes_exit_when_the_queue_was_idle_for_long_enough() {
     let server = Server::start();
     server.ok("queue create jobs");
     send(&server, 20);

@@ -1,12 +1,12 @@
-//! `malote bridge` to a real RabbitMQ and from it.
+//! `malote bridge` to a real RabbitMQ and back.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)] // a test
 
 #[path = "../bridge/carried.rs"]
 mod carried;
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../../../connectors/tests/common/wire.rs"]
-mod wire;
+#[path = "../../../connectors/tests/common/proxy.rs"]
+mod proxy;
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -15,16 +15,16 @@ use std::sync::OnceLock;
 use carried::{Trip, bridge, bridged, native};
 use common::Server;
 use malote_services::RabbitMq;
-use wire::Wire;
+use proxy::CuttableProxy;
 
-/// One server for all tests: it ends with this process.
+/// One server for all tests. It ends with this process.
 fn server() -> &'static RabbitMq {
     static SERVER: OnceLock<RabbitMq> = OnceLock::new();
     SERVER.get_or_init(|| RabbitMq::start(4).unwrap_or_else(|why| panic!("{why}")))
 }
 
 #[test]
-fn all_of_a_message_goes_there_and_back_by_bridges_that_are_killed() {
+fn messages_survive_a_round_trip_through_killed_bridges() {
     for (sessions, vhost) in [(true, 0), (false, 1)] {
         let other = &format!("{}?partitions=4", server().url(vhost));
         Trip { other, sessions, declares: true, numbers: false, through: |one| one }.run();
@@ -32,7 +32,7 @@ fn all_of_a_message_goes_there_and_back_by_bridges_that_are_killed() {
 }
 
 #[test]
-fn who_is_not_let_in_and_what_is_refused_is_said() {
+fn failed_logins_and_refused_messages_are_reported() {
     let malote = Server::start();
     malote.ok("queue create orders");
     malote.ok("send orders one");
@@ -40,10 +40,10 @@ fn who_is_not_let_in_and_what_is_refused_is_said() {
     let wrong = server().url(2).replace("malote:malote@", "malote:wrong@");
     let said = bridged(home, &near, &wrong, "orders --declare");
     assert!(said.code != 0 && said.err.contains("--to: ACCESS_REFUSED"), "{said}");
-    // A virtual host that is not there.
+    // A virtual host that does not exist.
     let said = bridged(home, &near, &server().url(7), "orders --declare");
     assert!(said.code != 0 && said.err.contains("--to: NOT_ALLOWED"), "{said}");
-    // What it refuses is named and stays.
+    // A refused message is reported and stays in the source.
     malote.ok("send orders two --id m2 --prop x-malote-mine=1");
     let said = bridged(home, &near, &server().url(2), "orders --declare --exit-when-idle 5s");
     assert!(
@@ -55,28 +55,28 @@ fn who_is_not_let_in_and_what_is_refused_is_said() {
 }
 
 #[test]
-fn a_target_that_is_away_for_a_while_is_waited_for() {
+fn a_bridge_waits_for_an_unreachable_target() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let url = server().url(3);
     let at = url.split(['@', '/']).nth(3).unwrap();
-    let wire = runtime.block_on(Wire::to(at.parse::<SocketAddr>().unwrap()));
+    let proxy = runtime.block_on(CuttableProxy::to(at.parse::<SocketAddr>().unwrap()));
     let malote = Server::start();
     malote.ok("queue create orders");
-    let through = url.replace(at, &wire.at.to_string());
+    let through = url.replace(at, &proxy.at.to_string());
     let mut running =
         bridge(malote.home.path(), &native(&malote), &through, "orders --declare").spawn().unwrap();
     let mut said = BufReader::new(running.stderr.take().unwrap()).lines();
-    // It runs once the first is carried.
+    // The bridge runs once the first message has arrived.
     malote.ok("send orders one");
     let carried = || malote.ok("queue get orders -o json").contains("\"ready\": 0");
     while !carried() {
         assert!(running.try_wait().unwrap().is_none(), "it ended");
     }
-    wire.cut(false);
+    proxy.cut(false);
     malote.ok("send orders two");
     let tries = said.find(|line| line.as_ref().is_ok_and(|line| line.contains("retrying")));
     assert!(tries.is_some(), "it does not say that it waits");
-    wire.cut(true);
+    proxy.cut(true);
     let back = |line: &str| bridged(malote.home.path(), &url, &native(&malote), line);
     malote.ok("queue create back");
     while !malote.ok("peek back").contains("two") {

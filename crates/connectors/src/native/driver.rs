@@ -1,10 +1,10 @@
-//! One native connection, from its first socket to its last: a task that writes what is asked and hands out what is said.
+//! The task of one native connection: writes requests, routes replies and deliveries, and reconnects.
 //!
-//! It runs on a thread of its own, so that handlers which never yield cannot keep it from answering pings and
-//! renewing locks. When a socket breaks, the connection is resumed: its leases and holds live on, and calls under way
-//! fail with an unknown outcome. When it cannot be resumed, every source and hold is lost.
+//! It runs on its own thread, so that handlers that never yield cannot delay pongs and renewals. When a socket
+//! breaks, the driver resumes the connection on a new one: leases and holds survive, and pending calls fail with an
+//! unknown outcome. If the connection cannot be resumed, all sources and holds are lost.
 //!
-//! Bounds: asks in the channel, calls without an answer, bytes of one message, deliveries by the credit given.
+//! Bounds: queued requests, requests without a reply, bytes of one message, and deliveries by the granted credit.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,248 +17,169 @@ use malote_wire_native::frame::{
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
-use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 use super::codec::{ServerFrame, decode, delivery, encode, settle_requests};
-use super::target::Target;
+use super::socket::{self, CONNECT_MAX, Socket};
+use super::url::NativeUrl;
+use crate::backoff::Backoff;
 use crate::broker::{BrokerError, Delivery, Settle};
-use crate::dial::{DialError, Stream, dial};
 
-/// Calls that wait to be written.
-pub(super) const ASKS_MAX: usize = 1024;
-/// Frames written as one message at most: what callers do at the same time goes out together.
-const JOIN_MAX: usize = 64;
-/// A server's message: its largest delivery, and what stands around it.
-const MESSAGE_BYTES_MAX: usize = 96 << 20;
-/// Consumers that were let go and are remembered: what the server sent them before it knew may come behind its answer.
-const GONE_MAX: usize = 1024;
-/// How long a connection, and its welcome, may take.
-const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// How long to wait before another try; doubled each time.
+/// Requests that wait to be written.
+pub(super) const REQUESTS_QUEUED_MAX: usize = 1024;
+/// The most frames in one WebSocket message. Requests made at the same time are sent together.
+const FRAMES_PER_MESSAGE_MAX: usize = 64;
+/// Detached consumers to remember: deliveries that the server sent before the detach may still arrive.
+const DETACHED_MAX: usize = 1024;
+/// Pauses between attempts to reconnect.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// How long an orderly end may take.
+/// How long closing may take.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
-type Socket = WebSocketStream<Box<dyn Stream>>;
-pub(super) type Said = Result<Vec<Delivery>, BrokerError>;
+pub(super) type DeliveryResult = Result<Vec<Delivery>, BrokerError>;
 
-/// What a caller wants of the driver.
-pub(super) enum Ask {
-    /// Asks the server. `frame` gets the number of the request.
+/// A request to the driver.
+pub(super) enum DriverRequest {
+    /// Sends a frame to the server. `frame` gets the id of the request.
     Call {
         frame: Box<dyn FnOnce(u64) -> ClientFrame + Send>,
-        about: About,
+        kind: RequestKind,
         reply: Option<oneshot::Sender<Result<AnyReply, BrokerError>>>,
     },
-    /// An orderly end.
+    /// Closes the connection.
     Close(oneshot::Sender<()>),
 }
 
-/// What the driver must know of a request when its answer comes.
-pub(super) enum About {
-    Nothing,
-    /// Of a session that nobody waits for any more it lets go. One that waits at the server for the next session and
-    /// for nobody here is taken over by whoever asks next: so there are never more than callers.
+/// What the driver does when a reply arrives.
+pub(super) enum RequestKind {
+    Other,
+    /// If the caller has given up, an accepted session is released. An accept of the next session that still waits at
+    /// the server without a caller is reused for the next caller, so there are never more accepts than callers.
     Accept {
         queue: String,
         next: bool,
     },
-    /// Deliveries go there from now on; a refusal ends the consumer.
+    /// Registers a consumer; an error ends it.
     Attach {
         consumer: u64,
-        to: Consumer,
+        to: ConsumerSink,
     },
-    /// The same, once its frame was made.
+    /// The same, after its frame was made.
     Attached {
         consumer: u64,
     },
-    /// The consumer is over when it is answered.
+    /// The consumer ends with the reply.
     Detach {
         consumer: u64,
     },
-    /// These leases are over when it is answered.
+    /// The leases end with the reply.
     Settle(Vec<LeaseToken>),
-    /// Of these, those are over that are not renewed.
+    /// Leases that are not renewed end with the reply.
     Renew(Vec<LeaseToken>),
 }
 
-/// Who takes deliveries.
-pub(super) struct Consumer {
-    pub to: mpsc::UnboundedSender<Said>,
-    /// The queue to which what nobody takes is given back; none of a held session, which goes back as a whole.
+/// Where the deliveries of a consumer go.
+pub(super) struct ConsumerSink {
+    pub to: mpsc::UnboundedSender<DeliveryResult>,
+    /// The queue to which undelivered messages are released. None for a held session, which is released as a whole.
     pub queue: Option<String>,
 }
 
-struct Waiting {
-    about: About,
-    reply: Replies,
+struct AwaitedRequest {
+    kind: RequestKind,
+    reply: ReplySender,
 }
 
-/// Who waits for an answer.
-type Replies = Option<oneshot::Sender<Result<AnyReply, BrokerError>>>;
+/// Receives the reply to a request, if anyone waits for it.
+type ReplySender = Option<oneshot::Sender<Result<AnyReply, BrokerError>>>;
 
-struct Driver {
-    target: Arc<Target>,
-    asks: mpsc::Receiver<Ask>,
+struct NativeDriver {
+    url: Arc<NativeUrl>,
+    requests: mpsc::Receiver<DriverRequest>,
     next_id: u64,
-    waiting: HashMap<u64, Waiting>,
-    consumers: HashMap<u64, Consumer>,
-    /// Those who were let go last, with the queues to which what comes for them is given back.
-    gone: VecDeque<(u64, Option<String>)>,
-    /// Leases that this side knows of, each with its consumer, and holds, with none.
-    known: HashMap<LeaseToken, Option<u64>>,
-    /// What the driver itself has to say: a session or messages that nobody waited for.
-    own: Vec<ClientFrame>,
+    pending: HashMap<u64, AwaitedRequest>,
+    consumers: HashMap<u64, ConsumerSink>,
+    /// Recently detached consumers, with the queues to which late deliveries are released.
+    detached: VecDeque<(u64, Option<String>)>,
+    /// Leases with their consumers, and holds, which have no consumer.
+    leases: HashMap<LeaseToken, Option<u64>>,
+    /// Frames of the driver itself, which release abandoned sessions and messages.
+    outgoing: Vec<ClientFrame>,
     requests_max: usize,
     silence_max: Duration,
 }
 
-/// Why a socket is done.
-enum End {
-    /// By its user's word; whoever said it waits.
+/// Why a socket is no longer used.
+enum SocketEnd {
+    /// The user closed the connection, and may wait for the end.
     Closed(Option<oneshot::Sender<()>>),
     Lost(String),
 }
 
-/// Connects, tells how that went, and serves until its user lets go.
+/// Connects, reports the outcome, and serves until the user closes the connection.
 pub(super) async fn drive(
-    target: Arc<Target>,
-    asks: mpsc::Receiver<Ask>,
+    url: Arc<NativeUrl>,
+    requests: mpsc::Receiver<DriverRequest>,
     connected: oneshot::Sender<Result<usize, BrokerError>>,
 ) {
-    let mut driver = Driver {
-        target,
-        asks,
+    let mut driver = NativeDriver {
+        url,
+        requests,
         next_id: 1,
-        waiting: HashMap::new(),
+        pending: HashMap::new(),
         consumers: HashMap::new(),
-        gone: VecDeque::new(),
-        known: HashMap::new(),
-        own: Vec::new(),
+        detached: VecDeque::new(),
+        leases: HashMap::new(),
+        outgoing: Vec::new(),
         requests_max: 1,
         silence_max: Duration::from_secs(45),
     };
-    let (mut socket, mut welcome) = match open(&driver.target).await {
+    let (mut socket, mut welcome) = match socket::open(&driver.url).await {
         Ok(opened) => opened,
         Err(error) => {
-            let _ = connected.send(Err(error)); // whoever asked may be gone
+            let _ = connected.send(Err(error)); // the caller gave up
             return;
         }
     };
-    driver.take_limits(&welcome);
+    driver.apply_limits(&welcome);
     if connected.send(Ok(driver.requests_max)).is_err() {
         return;
     }
     loop {
-        driver.take_limits(&welcome);
+        driver.apply_limits(&welcome);
         let lost = match driver.serve(&mut socket).await {
-            End::Closed(told) => {
-                let _ = timeout(CLOSE_MAX, say_goodbye(&mut socket)).await;
-                if let Some(told) = told {
-                    let _ = told.send(()); // whoever asked may be gone
+            SocketEnd::Closed(waiting) => {
+                let _ = timeout(CLOSE_MAX, socket::close(&mut socket)).await;
+                if let Some(waiting) = waiting {
+                    let _ = waiting.send(()); // the caller gave up
                 }
                 return;
             }
-            End::Lost(text) => text,
+            SocketEnd::Lost(text) => text,
         };
         drop(socket);
-        tracing::debug!(front = "native", error = lost, "the socket broke");
+        tracing::debug!(
+            front = "native",
+            error = lost,
+            "the connection to the server is lost; reconnecting"
+        );
         driver.fail_calls(&lost);
-        match driver.come_back(&welcome, &lost).await {
-            Some(again) => (socket, welcome) = again,
+        match driver.reconnect(&welcome, &lost).await {
+            Some(reopened) => (socket, welcome) = reopened,
             None => return,
         }
     }
 }
 
-/// ServerFrame that it is over, and waits until the server has given back what was still out. A process that ends before that
-/// looks like one that was lost: its messages would count as failed.
-async fn say_goodbye(socket: &mut Socket) {
-    if socket.close(None).await.is_ok() {
-        while let Some(Ok(_)) = socket.next().await {}
-    }
-}
-
-/// A socket with its welcome.
-async fn open(target: &Target) -> Result<(Socket, Welcome), BrokerError> {
-    let unreachable = |text: String| BrokerError::Unreachable { text };
-    let opened = timeout(CONNECT_MAX, async {
-        let dialed = dial(&target.host, target.port, &target.tls).await;
-        let at = |why| format!("{}:{}: {why}", target.host, target.port);
-        let stream = dialed.map_err(|error| match error {
-            DialError::Unreachable(why) => unreachable(at(why)),
-            DialError::Wrong(why) => BrokerError::Refused { code: "bad_tls".into(), text: at(why) },
-        })?;
-        let wrong = |e: &dyn std::fmt::Display| BrokerError::Refused {
-            code: "bad_url".into(),
-            text: format!("{}:{}: {e}", target.host, target.port),
-        };
-        let mut request = target.url().into_client_request().map_err(|e| wrong(&e))?;
-        let headers = request.headers_mut();
-        let protocol = "malote.v1.msgpack".parse().map_err(|e| wrong(&e))?;
-        headers.insert("sec-websocket-protocol", protocol);
-        if let Some(basic) = target.authorization() {
-            headers.insert("authorization", basic.parse().map_err(|e| wrong(&e))?);
-        }
-        let config = WebSocketConfig::default()
-            .max_message_size(Some(MESSAGE_BYTES_MAX))
-            .max_frame_size(Some(MESSAGE_BYTES_MAX));
-        let (mut socket, _) =
-            tokio_tungstenite::client_async_with_config(request, stream, Some(config))
-                .await
-                .map_err(refused_upgrade)?;
-        loop {
-            match socket.next().await {
-                Some(Ok(Message::Binary(bytes))) => {
-                    let says = decode(&bytes).map_err(|e| unreachable(e.to_string()))?;
-                    if let Some(ServerFrame::Welcome(welcome)) = says.into_iter().next() {
-                        return Ok((socket, welcome));
-                    }
-                    return Err(unreachable("it says no welcome".into()));
-                }
-                Some(Ok(_)) => {}
-                Some(Err(e)) => return Err(unreachable(e.to_string())),
-                None => return Err(unreachable("it closed the connection".into())),
-            }
-        }
-    });
-    opened.await.unwrap_or_else(|_| {
-        Err(unreachable(format!("{}:{} does not answer", target.host, target.port)))
-    })
-}
-
-fn refused_upgrade(error: tokio_tungstenite::tungstenite::Error) -> BrokerError {
-    use tokio_tungstenite::tungstenite::Error;
-    match error {
-        Error::Http(response) if response.status().is_client_error() => {
-            let code = match response.status().as_u16() {
-                401 => "unauthenticated",
-                403 => "forbidden",
-                429 => return BrokerError::Busy { text: "too many connections are open".into() },
-                _ => "not_malote",
-            };
-            let text = format!(
-                "the server answered {}: is it Malote, and are user and password right?",
-                response.status()
-            );
-            BrokerError::Refused { code: code.into(), text }
-        }
-        error => BrokerError::Unreachable { text: error.to_string() },
-    }
-}
-
-impl Driver {
-    fn take_limits(&mut self, welcome: &Welcome) {
+impl NativeDriver {
+    fn apply_limits(&mut self, welcome: &Welcome) {
         self.requests_max = usize::try_from(welcome.limits.requests_max).unwrap_or(1).max(1);
         self.silence_max = Duration::from_millis(welcome.limits.silence_max_ms.max(1000));
     }
 
-    /// Serves one socket: writes and reads side by side, so that neither waits for the other.
-    async fn serve(&mut self, socket: &mut Socket) -> End {
+    /// Serves one socket. Reading and writing run concurrently, so that neither blocks the other.
+    async fn serve(&mut self, socket: &mut Socket) -> SocketEnd {
         let (mut sink, mut stream) = socket.split();
         let (to_write, mut written) = mpsc::channel::<Vec<u8>>(4);
         let write = async {
@@ -270,66 +191,66 @@ impl Driver {
             std::future::pending().await
         };
         let work = async {
-            let mut asks = Vec::with_capacity(JOIN_MAX);
-            let mut heard = Instant::now();
+            let mut requests = Vec::with_capacity(FRAMES_PER_MESSAGE_MAX);
+            let mut last_received = Instant::now();
             loop {
                 let full = to_write.capacity() == 0;
-                let room = !full && self.waiting.len() < self.requests_max;
+                let room = !full && self.pending.len() < self.requests_max;
                 tokio::select! {
                     biased;
-                    said = stream.next() => {
-                        heard = Instant::now();
-                        match said {
+                    result = stream.next() => {
+                        last_received = Instant::now();
+                        match result {
                             Some(Ok(Message::Binary(bytes))) => {
-                                if let Err(error) = self.hear(&bytes) {
-                                    return End::Lost(format!("it says what is no frame: {error}"));
+                                if let Err(error) = self.handle_message(&bytes) {
+                                    return SocketEnd::Lost(format!("the server sent an invalid frame: {error}"));
                                 }
                             }
                             Some(Ok(Message::Close(_))) | None => {
-                                return End::Lost("the server closed the connection".into());
+                                return SocketEnd::Lost("the server closed the connection".into());
                             }
                             Some(Ok(_)) => {}
-                            Some(Err(error)) => return End::Lost(error.to_string()),
+                            Some(Err(error)) => return SocketEnd::Lost(error.to_string()),
                         }
                     }
-                    permit = to_write.reserve(), if full || !self.own.is_empty() => {
+                    permit = to_write.reserve(), if full || !self.outgoing.is_empty() => {
                         let Ok(permit) = permit else { continue };
-                        let frames: Vec<ClientFrame> = self.own.drain(..).collect();
+                        let frames: Vec<ClientFrame> = self.outgoing.drain(..).collect();
                         match encode(&frames) {
                             Ok(bytes) if !frames.is_empty() => permit.send(bytes),
                             Ok(_) => {}
-                            Err(error) => return End::Lost(error.to_string()),
+                            Err(error) => return SocketEnd::Lost(error.to_string()),
                         }
                     }
-                    count = self.asks.recv_many(&mut asks, JOIN_MAX), if room => {
+                    count = self.requests.recv_many(&mut requests, FRAMES_PER_MESSAGE_MAX), if room => {
                         if count == 0 {
-                            return End::Closed(None);
+                            return SocketEnd::Closed(None);
                         }
                         let mut frames = Vec::with_capacity(count);
-                        let closed = asks.drain(..).find_map(|ask| self.take(ask, &mut frames));
+                        let closed = requests.drain(..).find_map(|request| self.handle_request(request, &mut frames));
                         let Ok(bytes) = encode(&frames) else {
-                            return End::Lost("a request cannot be written".into());
+                            return SocketEnd::Lost("a request cannot be encoded".into());
                         };
-                        // There is room: nobody else writes.
+                        // The channel has room, because only this task sends.
                         if !frames.is_empty() && to_write.try_send(bytes).is_err() {
-                            return End::Lost("nothing can be written".into());
+                            return SocketEnd::Lost("the writer has stopped".into());
                         }
                         if closed.is_some() {
-                            return End::Closed(closed);
+                            return SocketEnd::Closed(closed);
                         }
                     }
-                    () = tokio::time::sleep_until(heard + self.silence_max) => {
-                        return End::Lost("the server is silent".into());
+                    () = tokio::time::sleep_until(last_received + self.silence_max) => {
+                        return SocketEnd::Lost("the server sent nothing for too long".into());
                     }
                 }
             }
         };
         let end = tokio::select! {
             end = work => end,
-            error = write => End::Lost(error),
+            error = write => SocketEnd::Lost(error),
         };
-        if let End::Closed(_) = end {
-            // What was asked before the end is said before it.
+        if let SocketEnd::Closed(_) = end {
+            // Requests made before the close are still sent.
             written.close();
             let rest = async {
                 while let Some(bytes) = written.recv().await {
@@ -343,64 +264,72 @@ impl Driver {
         end
     }
 
-    /// What a caller wants becomes a frame. Some of an end.
-    fn take(&mut self, ask: Ask, frames: &mut Vec<ClientFrame>) -> Option<oneshot::Sender<()>> {
-        match ask {
-            Ask::Call { frame, mut about, reply } => {
-                // Nobody waits any more, and it was not begun: it need not be.
+    /// Turns a request into a frame. Returns the sender of a close request.
+    fn handle_request(
+        &mut self,
+        request: DriverRequest,
+        frames: &mut Vec<ClientFrame>,
+    ) -> Option<oneshot::Sender<()>> {
+        match request {
+            DriverRequest::Call { frame, mut kind, reply } => {
+                // The caller gave up before the request was sent.
                 let dropped = reply.as_ref().is_some_and(oneshot::Sender::is_closed);
-                if dropped && matches!(about, About::Accept { .. }) {
+                if dropped && matches!(kind, RequestKind::Accept { .. }) {
                     return None;
                 }
-                let reply = match self.take_over(&about, reply) {
+                let reply = match self.reuse_abandoned_accept(&kind, reply) {
                     Ok(()) => return None,
                     Err(reply) => reply,
                 };
-                if let About::Attach { consumer, to } = about {
+                if let RequestKind::Attach { consumer, to } = kind {
                     self.consumers.insert(consumer, to);
-                    about = About::Attached { consumer };
+                    kind = RequestKind::Attached { consumer };
                 }
-                frames.push(self.number(frame, about, reply));
+                frames.push(self.register(frame, kind, reply));
                 None
             }
-            Ask::Close(closed) => Some(closed),
+            DriverRequest::Close(closed) => Some(closed),
         }
     }
 
-    /// Whether an accept that nobody waits for any more does for this one.
-    fn take_over(&mut self, wanted: &About, reply: Replies) -> Result<(), Replies> {
-        let About::Accept { queue: wanted, next: true } = wanted else { return Err(reply) };
-        let left = self.waiting.values_mut().find(|waiting| {
-            matches!(&waiting.about, About::Accept { queue, next: true } if queue == wanted)
-                && waiting.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+    /// Uses a pending accept whose caller gave up for a new caller, if there is one.
+    fn reuse_abandoned_accept(
+        &mut self,
+        wanted: &RequestKind,
+        reply: ReplySender,
+    ) -> Result<(), ReplySender> {
+        let RequestKind::Accept { queue: wanted, next: true } = wanted else { return Err(reply) };
+        let abandoned = self.pending.values_mut().find(|pending| {
+            matches!(&pending.kind, RequestKind::Accept { queue, next: true } if queue == wanted)
+                && pending.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
         });
-        let Some(left) = left else { return Err(reply) };
-        left.reply = reply;
+        let Some(abandoned) = abandoned else { return Err(reply) };
+        abandoned.reply = reply;
         Ok(())
     }
 
-    fn number(
+    fn register(
         &mut self,
         frame: impl FnOnce(u64) -> ClientFrame,
-        about: About,
-        reply: Replies,
+        kind: RequestKind,
+        reply: ReplySender,
     ) -> ClientFrame {
         let id = self.next_id;
         self.next_id += 1;
-        self.waiting.insert(id, Waiting { about, reply });
+        self.pending.insert(id, AwaitedRequest { kind, reply });
         frame(id)
     }
 
-    fn hear(&mut self, bytes: &[u8]) -> Result<(), rmp_serde::decode::Error> {
+    fn handle_message(&mut self, bytes: &[u8]) -> Result<(), rmp_serde::decode::Error> {
         for frame in decode(bytes)? {
             match frame {
-                ServerFrame::Reply(reply) => self.answered(reply),
+                ServerFrame::Reply(reply) => self.handle_reply(reply),
                 ServerFrame::Deliver(deliver) => {
                     let all = deliver.messages.into_iter().filter_map(delivery);
                     self.deliver(deliver.consumer, all.collect());
                 }
                 ServerFrame::Ended(ended) => {
-                    self.end(ended.consumer, BrokerError::from(*ended.problem))
+                    self.end_consumer(ended.consumer, BrokerError::from(*ended.problem))
                 }
                 ServerFrame::Welcome(_) => {}
             }
@@ -411,152 +340,155 @@ impl Driver {
     fn deliver(&mut self, consumer: u64, all: Vec<Delivery>) {
         let leases: Vec<LeaseToken> = all.iter().map(|delivery| delivery.lease).collect();
         let queue = match self.consumers.get(&consumer) {
-            Some(Consumer { to, queue }) => {
+            Some(ConsumerSink { to, queue }) => {
                 if to.send(Ok(all)).is_ok() {
-                    self.known.extend(leases.into_iter().map(|lease| (lease, Some(consumer))));
+                    self.leases.extend(leases.into_iter().map(|lease| (lease, Some(consumer))));
                     return;
                 }
                 queue.clone()
             }
             None => {
-                let mut gone = self.gone.iter().rev();
-                gone.find(|(id, _)| *id == consumer).and_then(|(_, queue)| queue.clone())
+                let mut detached = self.detached.iter().rev();
+                detached.find(|(id, _)| *id == consumer).and_then(|(_, queue)| queue.clone())
             }
         };
         if let Some(queue) = queue {
-            // The source was let go while they were on their way: they were not tried.
+            // The source was closed before these messages arrived, so they were not tried.
             let items = settle_requests(leases.into_iter().map(Settle::release).collect());
             let frame =
                 |id| ClientFrame::Settle(SettleFrame { id, queue, items, transaction: None });
-            let frame = self.number(frame, About::Nothing, None);
-            self.own.push(frame);
+            let frame = self.register(frame, RequestKind::Other, None);
+            self.outgoing.push(frame);
         }
     }
 
-    /// Nothing is to come for it any more, but something may be on its way.
-    fn let_go(&mut self, consumer: u64) {
-        if let Some(Consumer { queue, .. }) = self.consumers.remove(&consumer) {
-            if self.gone.len() == GONE_MAX {
-                self.gone.pop_front();
+    /// Detaches a consumer. Deliveries for it may still be on their way.
+    fn detach_consumer(&mut self, consumer: u64) {
+        if let Some(ConsumerSink { queue, .. }) = self.consumers.remove(&consumer) {
+            if self.detached.len() == DETACHED_MAX {
+                self.detached.pop_front();
             }
-            self.gone.push_back((consumer, queue));
+            self.detached.push_back((consumer, queue));
         }
     }
 
-    /// A consumer ended by itself: what it had is lost.
-    fn end(&mut self, consumer: u64, why: BrokerError) {
-        if let Some(Consumer { to, .. }) = self.consumers.remove(&consumer) {
-            self.known.retain(|_, of| *of != Some(consumer));
-            let _ = to.send(Err(why)); // let go already
+    /// Ends a consumer after an error. Its leases are lost.
+    fn end_consumer(&mut self, consumer: u64, why: BrokerError) {
+        if let Some(ConsumerSink { to, .. }) = self.consumers.remove(&consumer) {
+            self.leases.retain(|_, owner| *owner != Some(consumer));
+            let _ = to.send(Err(why)); // the source was dropped
         }
     }
 
-    fn answered(&mut self, reply: Reply<AnyReply>) {
+    fn handle_reply(&mut self, reply: Reply<AnyReply>) {
         let Reply { id: Some(id), ok, problem } = reply else { return };
-        let Some(Waiting { about, reply }) = self.waiting.remove(&id) else { return };
+        let Some(AwaitedRequest { kind, reply }) = self.pending.remove(&id) else { return };
         let held = ok.as_ref().and_then(|answer| answer.held.as_ref());
         let held = held.and_then(|held| held.token.parse::<LeaseToken>().ok());
         let result = match problem {
             Some(problem) => Err(BrokerError::from(*problem)),
             None => Ok(ok.unwrap_or_default()),
         };
-        match (&about, &result) {
-            (About::Settle(leases), _) => leases.iter().for_each(|lease| {
-                self.known.remove(lease);
+        match (&kind, &result) {
+            (RequestKind::Settle(leases), _) => leases.iter().for_each(|lease| {
+                self.leases.remove(lease);
             }),
-            (About::Renew(leases), Ok(answer)) => {
+            (RequestKind::Renew(leases), Ok(answer)) => {
                 let each = leases.iter().zip(answer.results.iter().flatten());
                 each.filter(|(_, result)| !result.ok).for_each(|(lease, _)| {
-                    self.known.remove(lease);
+                    self.leases.remove(lease);
                 });
             }
-            (About::Attached { consumer }, Err(error)) => self.end(*consumer, error.clone()),
-            (About::Detach { consumer }, _) => self.let_go(*consumer),
+            (RequestKind::Attached { consumer }, Err(error)) => {
+                self.end_consumer(*consumer, error.clone())
+            }
+            (RequestKind::Detach { consumer }, _) => self.detach_consumer(*consumer),
             _ => {}
         }
-        self.known.extend(held.map(|hold| (hold, None)));
-        let unheard = reply.is_some_and(|reply| reply.send(result).is_err());
-        if let (true, Some(token), About::Accept { queue, .. }) = (unheard, held, about) {
+        self.leases.extend(held.map(|hold| (hold, None)));
+        let unclaimed = reply.is_some_and(|reply| reply.send(result).is_err());
+        if let (true, Some(token), RequestKind::Accept { queue, .. }) = (unclaimed, held, kind) {
             let frame =
                 |id| ClientFrame::Release(ReleaseFrame { id, queue, token: token.to_string() });
-            let frame = self.number(frame, About::Settle(vec![token]), None);
-            self.own.push(frame);
+            let frame = self.register(frame, RequestKind::Settle(vec![token]), None);
+            self.outgoing.push(frame);
         }
     }
 
-    /// Calls under way: nobody knows what became of them.
+    /// Fails all pending calls with an unknown outcome.
     fn fail_calls(&mut self, text: &str) {
-        self.own.clear();
-        let all: Vec<Waiting> = self.waiting.drain().map(|(_, waiting)| waiting).collect();
-        for waiting in all {
-            self.fail(waiting.about, waiting.reply, text);
+        self.outgoing.clear();
+        let all: Vec<AwaitedRequest> = self.pending.drain().map(|(_, pending)| pending).collect();
+        for pending in all {
+            self.fail(pending.kind, pending.reply, text);
         }
     }
 
-    fn fail(&mut self, about: About, reply: Replies, text: &str) {
+    fn fail(&mut self, kind: RequestKind, reply: ReplySender, text: &str) {
         let error = BrokerError::Unreachable { text: text.to_owned() };
-        match about {
-            About::Attached { consumer } => self.end(consumer, error.clone()),
-            About::Detach { consumer } => self.let_go(consumer),
-            About::Attach { to, .. } => {
-                let _ = to.to.send(Err(error.clone())); // let go already
+        match kind {
+            RequestKind::Attached { consumer } => self.end_consumer(consumer, error.clone()),
+            RequestKind::Detach { consumer } => self.detach_consumer(consumer),
+            RequestKind::Attach { to, .. } => {
+                let _ = to.to.send(Err(error.clone())); // the source was dropped
             }
             _ => {}
         }
         if let Some(reply) = reply {
-            let _ = reply.send(Err(error)); // whoever asked may be gone
+            let _ = reply.send(Err(error)); // the caller gave up
         }
     }
 
-    /// Another socket: for the same connection if the server still has it. None once its user let go.
-    async fn come_back(&mut self, welcome: &Welcome, lost: &str) -> Option<(Socket, Welcome)> {
-        let mut pause = RETRY_FIRST;
+    /// Opens a new socket and resumes the connection if the server still has it. None if the user closed the
+    /// connection.
+    async fn reconnect(&mut self, welcome: &Welcome, lost: &str) -> Option<(Socket, Welcome)> {
+        let mut backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
         loop {
-            match open(&self.target).await {
+            match socket::open(&self.url).await {
                 Ok((mut socket, fresh)) => match self.resume(&mut socket, welcome).await {
                     Ok(true) => {
                         let secret = welcome.secret.clone();
-                        let kept = Welcome { connection: welcome.connection, secret, ..fresh };
-                        return Some((socket, kept));
+                        let resumed_welcome =
+                            Welcome { connection: welcome.connection, secret, ..fresh };
+                        return Some((socket, resumed_welcome));
                     }
                     Ok(false) => {
-                        self.lose_all();
+                        self.lose_leases();
                         return Some((socket, fresh));
                     }
                     Err(()) => {}
                 },
                 Err(BrokerError::Refused { text, .. }) => {
-                    // A server that refuses this user now will not keep its leases either.
+                    // The server refuses the credentials, so it will not keep the leases either.
                     tracing::warn!(
                         front = "native",
                         error = text,
-                        "the server refuses this worker"
+                        "the server refuses the connection"
                     );
-                    self.lose_all();
+                    self.lose_leases();
                 }
                 Err(_) => {}
             }
-            // What is asked meanwhile fails at once: a caller may have another way.
-            let until = Instant::now() + pause;
-            while let Ok(ask) = tokio::time::timeout_at(until, self.asks.recv()).await {
-                match ask {
+            // Requests made meanwhile fail at once, so that callers can react.
+            let until = Instant::now() + backoff.pause();
+            while let Ok(request) = tokio::time::timeout_at(until, self.requests.recv()).await {
+                match request {
                     None => return None,
-                    Some(Ask::Close(closed)) => {
+                    Some(DriverRequest::Close(closed)) => {
                         let _ = closed.send(());
                         return None;
                     }
-                    Some(Ask::Call { reply, about, .. }) => self.fail(about, reply, lost),
+                    Some(DriverRequest::Call { reply, kind, .. }) => self.fail(kind, reply, lost),
                 }
             }
-            pause = (pause * 2).min(RETRY_MAX);
         }
     }
 
-    /// Whether the server gives the old connection back.
+    /// Whether the server resumed the old connection.
     async fn resume(&mut self, socket: &mut Socket, welcome: &Welcome) -> Result<bool, ()> {
         let id = self.next_id;
         self.next_id += 1;
-        let leases = self.known.keys().map(LeaseToken::to_string).collect();
+        let leases = self.leases.keys().map(LeaseToken::to_string).collect();
         let (connection, secret) = (welcome.connection, welcome.secret.clone());
         let frame =
             ClientFrame::Resume(ResumeFrame { id, connection, secret, leases: Some(leases) });
@@ -578,11 +510,11 @@ impl Driver {
         resumed.await.unwrap_or(Err(()))
     }
 
-    /// The connection is over, and all that was bound to it.
-    fn lose_all(&mut self) {
-        self.known.clear();
+    /// The connection ended, and with it all leases and holds.
+    fn lose_leases(&mut self) {
+        self.leases.clear();
         for (_, consumer) in self.consumers.drain() {
-            let _ = consumer.to.send(Err(BrokerError::LockLost)); // let go already
+            let _ = consumer.to.send(Err(BrokerError::LockLost)); // the source was dropped
         }
     }
 }

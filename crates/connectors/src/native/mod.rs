@@ -1,11 +1,13 @@
 //! `malote://HOST:PORT` and `malote+tls://`: a Malote server, over its native connection (docs/protocols/http.md).
 //!
-//! `target.rs` parses the URL, `codec.rs` encodes the frames of `wire-native`, and `driver.rs` keeps the socket connected.
-//! This file implements the `Broker` trait on top of them.
+//! `url.rs` parses the URL, `socket.rs` opens the WebSocket, `codec.rs` encodes the frames of `wire-native`, and
+//! `driver.rs` keeps the connection alive. `source.rs` implements `Source`, and this file implements `Broker`.
 
 mod codec;
 mod driver;
-mod target;
+mod socket;
+mod source;
+mod url;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,23 +17,24 @@ use bytes::Bytes;
 use malote_model::{Address, LeaseToken, Message, QueueName, QueueSpec, Seq, SessionId};
 use malote_wire_native::body::BodyContent;
 use malote_wire_native::frame::{
-    AcceptFrame, AnyReply, AttachFrame, ClientFrame, CreditFrame, DeclareFrame, DepthFrame,
-    DetachFrame, GetStateFrame, ListSessionsFrame, ReleaseFrame, RenewFrame, SendFrame,
-    SettleFrame,
+    AcceptFrame, AnyReply, ClientFrame, DeclareFrame, DepthFrame, GetStateFrame, ListSessionsFrame,
+    ReleaseFrame, RenewFrame, SendFrame, SettleFrame,
 };
 use malote_wire_native::message::NewMessage;
-use malote_wire_native::receive::ReceiveMode;
 use malote_wire_native::settle::LeaseResult;
-use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use self::codec::settle_requests;
-use self::driver::{ASKS_MAX, About, Ask, Consumer, Said, drive};
-use self::target::Target;
-use crate::broker::{Broker, BrokerError, Delivery, Doing, Held, Sent, Settle, Source};
+use self::driver::{DriverRequest, REQUESTS_QUEUED_MAX, RequestKind, drive};
+use self::source::NativeSource;
+use self::url::NativeUrl;
+use crate::broker::{Broker, BrokerError, BrokerFuture, Sent, SessionHold, Settle, Source};
 use crate::capabilities::{Capabilities, RetryHold};
 use crate::depth::Depth;
+use crate::io_thread::IoRuntime;
+use crate::system::millis;
 
-/// What it can do: everything.
+/// A Malote server has all capabilities.
 pub const CAPABILITIES: Capabilities = Capabilities {
     broker: "the Malote server",
     retry_hold: RetryHold::Session,
@@ -52,151 +55,143 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     bound_leases: true,
 };
 
-/// Accepts that wait at the server: it counts each as a request without an answer, and settlements must find room.
+/// Pending accepts. Each counts as a request without a reply, and settlements need room as well.
 const ACCEPTS_MAX: usize = 256;
-/// Leases of one settle or renew frame.
+/// The most leases of one settle or renew frame.
 const LEASES_MAX: usize = malote_model::limits::SETTLE_BATCH_MAX;
-/// What is there now arrives within a few times what messages took lately, or counts as not there; within these bounds.
-const NOW_MIN: Duration = Duration::from_millis(10);
-const NOW_MAX: Duration = Duration::from_secs(1);
-const NOW_TIMES: u32 = 4;
+/// How long a fetch waits before the queue counts as empty: a multiple of the recent latency, within these bounds.
+const EMPTY_WAIT_MIN: Duration = Duration::from_millis(10);
+const EMPTY_WAIT_MAX: Duration = Duration::from_secs(1);
+const LATENCY_FACTOR: u32 = 4;
 
 /// A Malote server.
-pub struct Native {
-    line: Line,
-    accepts: Arc<Semaphore>,
+pub struct NativeBroker {
+    driver: DriverHandle,
+    accept_permits: Arc<Semaphore>,
 }
 
 type BoxedFrame = Box<dyn FnOnce(u64) -> ClientFrame + Send>;
 
-/// The way to the driver.
+/// Sends requests to the driver.
 #[derive(Clone)]
-struct Line {
-    asks: mpsc::Sender<Ask>,
+struct DriverHandle {
+    requests: mpsc::Sender<DriverRequest>,
     next_consumer: Arc<AtomicU64>,
-    /// How long messages that were there took lately from being asked for, in nanoseconds.
-    way_ns: Arc<AtomicU64>,
+    /// A moving average of the time from a fetch to its first message, in nanoseconds.
+    latency_ns: Arc<AtomicU64>,
 }
 
-impl Line {
-    /// How long it takes to know that nothing is there.
-    fn now(&self) -> Duration {
-        let way = Duration::from_nanos(self.way_ns.load(Ordering::Relaxed));
-        (way * NOW_TIMES).clamp(NOW_MIN, NOW_MAX)
+impl DriverHandle {
+    /// How long to wait before the queue counts as empty.
+    fn empty_wait(&self) -> Duration {
+        let latency = Duration::from_nanos(self.latency_ns.load(Ordering::Relaxed));
+        (latency * LATENCY_FACTOR).clamp(EMPTY_WAIT_MIN, EMPTY_WAIT_MAX)
     }
 
-    fn arrived_after(&self, way: Duration) {
-        let known = self.way_ns.load(Ordering::Relaxed);
-        let way = u64::try_from(way.min(NOW_MAX).as_nanos()).unwrap_or(u64::MAX);
-        // Two at the same time may forget one of them: it is an estimate.
-        self.way_ns.store((known * 7 + way) / 8, Ordering::Relaxed);
+    fn record_latency(&self, latency: Duration) {
+        let average = self.latency_ns.load(Ordering::Relaxed);
+        let latency = u64::try_from(latency.min(EMPTY_WAIT_MAX).as_nanos()).unwrap_or(u64::MAX);
+        // Concurrent updates may overwrite each other: it is only an estimate.
+        self.latency_ns.store((average * 7 + latency) / 8, Ordering::Relaxed);
     }
 
     async fn call(
         &self,
-        about: About,
+        kind: RequestKind,
         frame: impl FnOnce(u64) -> ClientFrame + Send + 'static,
     ) -> Result<AnyReply, BrokerError> {
         let (reply, answer) = oneshot::channel();
-        let accepting = match &about {
-            About::Accept { queue, .. } => Some(queue.clone()),
+        let accepting = match &kind {
+            RequestKind::Accept { queue, .. } => Some(queue.clone()),
             _ => None,
         };
-        let ask = Ask::Call { frame: Box::new(frame), about, reply: Some(reply) };
-        self.asks.send(ask).await.map_err(|_| BrokerError::Closed)?;
-        let mut calling = Calling { line: self, accepting, answer };
-        (&mut calling.answer).await.unwrap_or(Err(BrokerError::Closed))
+        let request = DriverRequest::Call { frame: Box::new(frame), kind, reply: Some(reply) };
+        self.requests.send(request).await.map_err(|_| BrokerError::Closed)?;
+        let mut pending = PendingCall { driver: self, accepting, answer };
+        (&mut pending.answer).await.unwrap_or(Err(BrokerError::Closed))
     }
 }
 
-/// Waits for an answer. A session that was given and that nobody hears of is let go.
-struct Calling<'a> {
-    line: &'a Line,
+/// Waits for a reply. If the caller gives up, an accepted session is released.
+struct PendingCall<'a> {
+    driver: &'a DriverHandle,
     accepting: Option<String>,
     answer: oneshot::Receiver<Result<AnyReply, BrokerError>>,
 }
 
-impl Drop for Calling<'_> {
+impl Drop for PendingCall<'_> {
     fn drop(&mut self) {
         self.answer.close();
         let (Some(queue), Ok(Ok(answer))) = (self.accepting.take(), self.answer.try_recv()) else {
             return;
         };
         let Some(held) = answer.held else { return };
-        let over = held.token.parse().into_iter().collect();
+        let ended = held.token.parse().into_iter().collect();
         let frame = move |id| ClientFrame::Release(ReleaseFrame { id, queue, token: held.token });
-        let ask = Ask::Call { frame: Box::new(frame), about: About::Settle(over), reply: None };
-        // A full line: its lock ends it, or the end of the connection.
-        let _ = self.line.asks.try_send(ask);
+        let request = DriverRequest::Call {
+            frame: Box::new(frame),
+            kind: RequestKind::Settle(ended),
+            reply: None,
+        };
+        // If the channel is full, the session ends with its lock or with the connection.
+        let _ = self.driver.requests.try_send(request);
     }
 }
 
-impl Native {
-    /// Connects; what cannot be reached now is an error, what is lost later is reached again.
+impl NativeBroker {
+    /// Connects. A connection that is lost later is reopened.
     pub async fn connect(url: &str) -> Result<Self, BrokerError> {
-        let target = Arc::new(Target::of(url)?);
-        let (asks, wanted) = mpsc::channel(ASKS_MAX);
+        let url = Arc::new(NativeUrl::parse(url)?);
+        let (requests, wanted) = mpsc::channel(REQUESTS_QUEUED_MAX);
         let (connected, outcome) = oneshot::channel();
-        let start = |e: std::io::Error| BrokerError::Refused {
-            code: "no_thread".into(),
-            text: format!("the thread of the connection cannot be started: {e}"),
-        };
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(start)?;
-        std::thread::Builder::new()
-            .name("malote-native".into())
-            .spawn(move || runtime.block_on(drive(target, wanted, connected)))
-            .map_err(start)?;
+        let runtime = IoRuntime::new("malote-native")?;
+        runtime.start(move || drive(url, wanted, connected))?;
         let requests_max = outcome.await.unwrap_or(Err(BrokerError::Closed))?;
-        let line = Line {
-            asks,
+        let driver = DriverHandle {
+            requests,
             next_consumer: Arc::new(AtomicU64::new(1)),
-            way_ns: Arc::new(AtomicU64::new(0)),
+            latency_ns: Arc::new(AtomicU64::new(0)),
         };
         Ok(Self {
-            line,
-            accepts: Arc::new(Semaphore::new(ACCEPTS_MAX.min(requests_max / 2).max(1))),
+            driver,
+            accept_permits: Arc::new(Semaphore::new(ACCEPTS_MAX.min(requests_max / 2).max(1))),
         })
     }
 }
 
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn each(results: Option<Vec<LeaseResult>>, count: usize) -> Vec<Result<(), BrokerError>> {
+fn lease_results(results: Option<Vec<LeaseResult>>, count: usize) -> Vec<Result<(), BrokerError>> {
     let one = |result: LeaseResult| match (result.ok, result.problem) {
         (true, _) => Ok(()),
         (false, Some(problem)) => Err(BrokerError::from(*problem)),
         (false, None) => Err(BrokerError::LockLost),
     };
     let mut all: Vec<_> = results.unwrap_or_default().into_iter().map(one).collect();
-    let unsaid = BrokerError::Unreachable { text: "the server did not say".into() };
-    all.resize(count, Err(unsaid));
+    let no_answer = BrokerError::Unreachable { text: "the server's reply lacks a result".into() };
+    all.resize(count, Err(no_answer));
     all
 }
 
-impl Broker for Native {
+impl Broker for NativeBroker {
     fn capabilities(&self) -> &Capabilities {
         &CAPABILITIES
     }
 
-    fn declare(&self, queue: &QueueName, spec: QueueSpec) -> Doing<'_, ()> {
+    fn declare(&self, queue: &QueueName, spec: QueueSpec) -> BrokerFuture<'_, ()> {
         let queue = queue.as_str().to_owned();
         Box::pin(async move {
             let spec = spec.into();
             let frame =
                 move |id| ClientFrame::Declare(DeclareFrame { id, queue: Some(queue), spec });
-            self.line.call(About::Nothing, frame).await.map(drop)
+            self.driver.call(RequestKind::Other, frame).await.map(drop)
         })
     }
 
-    fn send(&self, messages: Vec<(Address, Message)>) -> Doing<'_, Vec<Sent>> {
+    fn send(&self, messages: Vec<(Address, Message)>) -> BrokerFuture<'_, Vec<Sent>> {
         Box::pin(async move {
             let messages =
                 messages.into_iter().map(|(to, message)| NewMessage::new(to, message)).collect();
             let frame = move |id| ClientFrame::Send(SendFrame { id, messages, transaction: None });
-            let answer = self.line.call(About::Nothing, frame).await?;
+            let answer = self.driver.call(RequestKind::Other, frame).await?;
             let sent = answer.messages.unwrap_or_default().into_iter().map(|one| Sent {
                 seq: Seq(one.seq),
                 message_id: one.id,
@@ -206,10 +201,10 @@ impl Broker for Native {
         })
     }
 
-    fn open(&self, queue: &QueueName, lock: Duration) -> Doing<'_, Box<dyn Source>> {
+    fn open(&self, queue: &QueueName, lock: Duration) -> BrokerFuture<'_, Box<dyn Source>> {
         let queue = queue.as_str().to_owned();
         Box::pin(async move {
-            let mut source = PushedSource::new(&self.line, queue, lock, None);
+            let mut source = NativeSource::new(&self.driver, queue, lock, None);
             source.attach().await?;
             Ok(Box::new(source) as Box<dyn Source>)
         })
@@ -221,15 +216,15 @@ impl Broker for Native {
         session: Option<SessionId>,
         lock: Duration,
         wait: Duration,
-    ) -> Doing<'_, Option<Box<dyn Source>>> {
+    ) -> BrokerFuture<'_, Option<Box<dyn Source>>> {
         let queue = queue.as_str().to_owned();
         Box::pin(async move {
-            let _room = self.accepts.acquire().await.map_err(|_| BrokerError::Closed)?;
+            let _room = self.accept_permits.acquire().await.map_err(|_| BrokerError::Closed)?;
             let (of, name) = (queue.clone(), session.map(|id| id.as_str().to_owned()));
             let (wait_ms, lock_ms) =
-                (ms(wait).min(malote_model::limits::ACCEPT_WAIT_MS_MAX), ms(lock));
+                (millis(wait).min(malote_model::limits::ACCEPT_WAIT_MS_MAX), millis(lock));
             let next = name.is_none() && wait_ms > 0;
-            let about = About::Accept { queue: queue.clone(), next };
+            let kind = RequestKind::Accept { queue: queue.clone(), next };
             let frame = move |id| {
                 ClientFrame::Accept(AcceptFrame {
                     id,
@@ -239,15 +234,17 @@ impl Broker for Native {
                     lock_ms: Some(lock_ms),
                 })
             };
-            let answer = self.line.call(about, frame).await?;
+            let answer = self.driver.call(kind, frame).await?;
             let Some(accepted) = answer.held else { return Ok(None) };
-            let wrong = |_| BrokerError::Unreachable { text: "it holds what is no session".into() };
-            let held = Held {
-                session: SessionId::new(&accepted.session).map_err(wrong)?,
-                hold: accepted.token.parse().map_err(wrong)?,
+            let invalid = |_| BrokerError::Unreachable {
+                text: "the server granted an invalid session".into(),
+            };
+            let held = SessionHold {
+                session: SessionId::new(&accepted.session).map_err(invalid)?,
+                hold: accepted.token.parse().map_err(invalid)?,
                 epoch: accepted.until.saturating_sub(lock_ms),
             };
-            let source = PushedSource::new(&self.line, queue, lock, Some(held));
+            let source = NativeSource::new(&self.driver, queue, lock, Some(held));
             Ok(Some(Box::new(source) as Box<dyn Source>))
         })
     }
@@ -256,7 +253,7 @@ impl Broker for Native {
         &self,
         queue: &QueueName,
         items: Vec<Settle>,
-    ) -> Doing<'_, Vec<Result<(), BrokerError>>> {
+    ) -> BrokerFuture<'_, Vec<Result<(), BrokerError>>> {
         let queue = queue.as_str().to_owned();
         Box::pin(async move {
             let mut all = Vec::with_capacity(items.len());
@@ -264,12 +261,12 @@ impl Broker for Native {
             while items.peek().is_some() {
                 let some: Vec<Settle> = items.by_ref().take(LEASES_MAX).collect();
                 let count = some.len();
-                let about = About::Settle(some.iter().map(|item| item.lease).collect());
+                let kind = RequestKind::Settle(some.iter().map(|item| item.lease).collect());
                 let (queue, items) = (queue.clone(), settle_requests(some));
                 let frame = move |id| {
                     ClientFrame::Settle(SettleFrame { id, queue, items, transaction: None })
                 };
-                all.append(&mut each(self.line.call(about, frame).await?.results, count));
+                all.append(&mut lease_results(self.driver.call(kind, frame).await?.results, count));
             }
             Ok(all)
         })
@@ -280,297 +277,86 @@ impl Broker for Native {
         queue: &QueueName,
         leases: Vec<LeaseToken>,
         lock: Duration,
-    ) -> Doing<'_, Vec<Result<(), BrokerError>>> {
+    ) -> BrokerFuture<'_, Vec<Result<(), BrokerError>>> {
         let queue = queue.as_str().to_owned();
         Box::pin(async move {
             let mut all = Vec::with_capacity(leases.len());
             for some in leases.chunks(LEASES_MAX) {
                 let count = some.len();
                 let leases = some.iter().map(LeaseToken::to_string).collect();
-                let (queue, lock_ms) = (queue.clone(), ms(lock));
+                let (queue, lock_ms) = (queue.clone(), millis(lock));
                 let frame = move |id| {
                     ClientFrame::Renew(RenewFrame { id, queue, leases, lock_ms: Some(lock_ms) })
                 };
-                let about = About::Renew(some.to_vec());
-                all.append(&mut each(self.line.call(about, frame).await?.results, count));
+                let kind = RequestKind::Renew(some.to_vec());
+                all.append(&mut lease_results(self.driver.call(kind, frame).await?.results, count));
             }
             Ok(all)
         })
     }
 
-    fn state(&self, queue: &QueueName, held: &Held) -> Doing<'_, Option<Bytes>> {
+    fn state(&self, queue: &QueueName, held: &SessionHold) -> BrokerFuture<'_, Option<Bytes>> {
         let queue = queue.as_str().to_owned();
         let (session, token) = (held.session.as_str().to_owned(), Some(held.hold.to_string()));
         Box::pin(async move {
             let frame =
                 move |id| ClientFrame::GetState(GetStateFrame { id, queue, session, token });
-            let answer = self.line.call(About::Nothing, frame).await?;
+            let answer = self.driver.call(RequestKind::Other, frame).await?;
             Ok(answer.state.map(BodyContent::into_bytes))
         })
     }
 
-    fn look_at_state(&self, queue: &QueueName, session: &SessionId) -> Doing<'_, Option<Bytes>> {
+    fn peek_state(
+        &self,
+        queue: &QueueName,
+        session: &SessionId,
+    ) -> BrokerFuture<'_, Option<Bytes>> {
         let (queue, session) = (queue.as_str().to_owned(), session.as_str().to_owned());
         Box::pin(async move {
             let frame =
                 move |id| ClientFrame::GetState(GetStateFrame { id, queue, session, token: None });
-            let answer = self.line.call(About::Nothing, frame).await?;
+            let answer = self.driver.call(RequestKind::Other, frame).await?;
             Ok(answer.state.map(BodyContent::into_bytes))
         })
     }
 
-    fn look_at_sessions(
+    fn list_sessions(
         &self,
         queue: &QueueName,
         from: u32,
         max: usize,
-    ) -> Doing<'_, (Vec<SessionId>, Option<u32>)> {
+    ) -> BrokerFuture<'_, (Vec<SessionId>, Option<u32>)> {
         let queue = queue.as_str().to_owned();
         Box::pin(async move {
             let (after, max) = ((from > 0).then(|| from.to_string()), max as u64);
             let frame = move |id| {
                 ClientFrame::ListSessions(ListSessionsFrame { id, queue, after, max: Some(max) })
             };
-            let answer = self.line.call(About::Nothing, frame).await?;
+            let answer = self.driver.call(RequestKind::Other, frame).await?;
             let all = answer.sessions.unwrap_or_default().into_iter();
             let ids = all.filter_map(|one| SessionId::new(&one.session).ok()).collect();
             Ok((ids, answer.next.and_then(|next| next.parse().ok())))
         })
     }
 
-    fn depth(&self, queue: &QueueName) -> Doing<'_, Depth> {
+    fn depth(&self, queue: &QueueName) -> BrokerFuture<'_, Depth> {
         let queue = queue.as_str().to_owned();
         Box::pin(async move {
             let frame = move |id| ClientFrame::Depth(DepthFrame { id, queue });
-            let answer = self.line.call(About::Nothing, frame).await?;
-            let unsaid = || BrokerError::Unreachable { text: "the server did not say".into() };
-            answer.depth.map(|depth| Depth::from(*depth)).ok_or_else(unsaid)
+            let answer = self.driver.call(RequestKind::Other, frame).await?;
+            let no_answer =
+                || BrokerError::Unreachable { text: "the server's reply lacks the depth".into() };
+            answer.depth.map(|depth| Depth::from(*depth)).ok_or_else(no_answer)
         })
     }
 
-    fn close(&self) -> Doing<'_, ()> {
+    fn close(&self) -> BrokerFuture<'_, ()> {
         Box::pin(async move {
             let (closed, done) = oneshot::channel();
-            if self.line.asks.send(Ask::Close(closed)).await.is_ok() {
-                let _ = done.await; // gone is closed, too
+            if self.driver.requests.send(DriverRequest::Close(closed)).await.is_ok() {
+                let _ = done.await; // a driver that has ended is closed
             }
             Ok(())
         })
-    }
-}
-
-/// A consumer of the connection, and what was pushed to it and not fetched.
-struct PushedSource {
-    line: Line,
-    queue: String,
-    lock: Duration,
-    consumer: u64,
-    held: Option<Held>,
-    pushed: Mutex<Pushed>,
-    /// It was let go by `close`, which waits: there is nothing left for `drop`.
-    closed: bool,
-}
-
-struct Pushed {
-    from_driver: mpsc::UnboundedReceiver<Said>,
-    /// Given to `from_driver`'s other end with the attach.
-    to_source: Option<mpsc::UnboundedSender<Said>>,
-    here: std::collections::VecDeque<Delivery>,
-    /// Credit that the server has and has not used.
-    credit: u32,
-}
-
-impl PushedSource {
-    fn new(line: &Line, queue: String, lock: Duration, held: Option<Held>) -> Self {
-        let (to_source, from_driver) = mpsc::unbounded_channel();
-        let consumer = line.next_consumer.fetch_add(1, Ordering::Relaxed);
-        let here = std::collections::VecDeque::new();
-        let pushed = Pushed { from_driver, to_source: Some(to_source), here, credit: 0 };
-        let pushed = Mutex::new(pushed);
-        Self { line: line.clone(), queue, lock, consumer, held, pushed, closed: false }
-    }
-
-    /// The attach, once: who takes deliveries, and the frame.
-    fn attaching(&self, to: mpsc::UnboundedSender<Said>, credit: u32) -> (About, BoxedFrame) {
-        let (consumer, queue, lock_ms) = (self.consumer, self.queue.clone(), ms(self.lock));
-        let session_token = self.held.as_ref().map(|held| held.hold.to_string());
-        let to = Consumer { to, queue: self.held.is_none().then(|| queue.clone()) };
-        let frame = move |id| {
-            ClientFrame::Attach(AttachFrame {
-                id,
-                consumer,
-                queue,
-                credit,
-                mode: ReceiveMode::Lock,
-                lock_ms: Some(lock_ms),
-                session_token,
-                per_session: 1,
-            })
-        };
-        (About::Attach { consumer, to }, Box::new(frame))
-    }
-
-    /// Attaches without credit and waits for the answer.
-    async fn attach(&mut self) -> Result<(), BrokerError> {
-        let Some(to) = self.pushed.get_mut().to_source.take() else { return Ok(()) };
-        let (about, frame) = self.attaching(to, 0);
-        self.line.call(about, frame).await.map(drop)
-    }
-
-    /// Gives the server credit for so many; the first time it attaches, and does not wait for the answer: what is
-    /// wrong ends the consumer.
-    async fn want(&self, pushed: &mut Pushed, max: u32) -> Result<(), BrokerError> {
-        let more = max.saturating_sub(pushed.credit);
-        // What has credit left has nothing ready: of a session, little is enough for whatever comes.
-        let enough = more == 0 || (self.held.is_some() && pushed.credit > max / 4);
-        if enough && pushed.to_source.is_none() {
-            return Ok(());
-        }
-        // From here on nothing waits: what is noted and what is asked are one step.
-        let room = self.line.asks.reserve().await.map_err(|_| BrokerError::Closed)?;
-        let (about, frame): (About, BoxedFrame) = match pushed.to_source.take() {
-            Some(to) => self.attaching(to, max),
-            None => {
-                let consumer = self.consumer;
-                let frame = move |id| {
-                    ClientFrame::Credit(CreditFrame { id, consumer, credit: more, replace: false })
-                };
-                (About::Nothing, Box::new(frame))
-            }
-        };
-        room.send(Ask::Call { frame, about, reply: None });
-        pushed.credit = pushed.credit.max(max);
-        Ok(())
-    }
-
-    fn letting_go(&mut self) -> LettingGo {
-        self.closed = true;
-        let pushed = self.pushed.get_mut();
-        let mut leases: Vec<LeaseToken> = pushed.here.drain(..).map(|d| d.lease).collect();
-        pushed.from_driver.close();
-        while let Ok(said) = pushed.from_driver.try_recv() {
-            leases.extend(said.unwrap_or_default().into_iter().map(|delivery| delivery.lease));
-        }
-        let attached = pushed.to_source.is_none();
-        let (queue, consumer) = (self.queue.clone(), self.consumer);
-        LettingGo {
-            queue,
-            consumer,
-            attached,
-            hold: self.held.take().map(|held| held.hold),
-            leases,
-        }
-    }
-}
-
-/// What is to be given back.
-struct LettingGo {
-    queue: String,
-    consumer: u64,
-    attached: bool,
-    hold: Option<LeaseToken>,
-    leases: Vec<LeaseToken>,
-}
-
-impl LettingGo {
-    /// What to ask, in this order. A hold takes its messages with it, and its consumer.
-    fn asks(self) -> Vec<(About, BoxedFrame)> {
-        let Self { queue, consumer, attached, hold, leases } = self;
-        if let Some(hold) = hold {
-            let mut over = leases;
-            over.push(hold);
-            let token = hold.to_string();
-            let frame = move |id| ClientFrame::Release(ReleaseFrame { id, queue, token });
-            return vec![(About::Settle(over), Box::new(frame))];
-        }
-        let mut asks: Vec<(About, BoxedFrame)> = Vec::new();
-        if attached {
-            let about = About::Detach { consumer };
-            asks.push((
-                about,
-                Box::new(move |id| ClientFrame::Detach(DetachFrame { id, consumer })),
-            ));
-        }
-        if !leases.is_empty() {
-            let items = leases.iter().map(|&lease| Settle::release(lease));
-            let items = settle_requests(items.collect());
-            asks.push((
-                About::Settle(leases),
-                Box::new(move |id| {
-                    ClientFrame::Settle(SettleFrame { id, queue, items, transaction: None })
-                }),
-            ));
-        }
-        asks
-    }
-}
-
-impl Source for PushedSource {
-    fn held(&self) -> Option<&Held> {
-        self.held.as_ref()
-    }
-
-    fn fetch(&self, max: u32, wait: Duration) -> Doing<'_, Vec<Delivery>> {
-        Box::pin(async move {
-            let mut pushed = self.pushed.lock().await;
-            let pushed = &mut *pushed;
-            while let Ok(said) = pushed.from_driver.try_recv() {
-                pushed.arrived(said?);
-            }
-            if pushed.here.is_empty() {
-                self.want(pushed, max).await?;
-                let (asked, now) = (tokio::time::Instant::now(), self.line.now());
-                match tokio::time::timeout(wait.max(now), pushed.from_driver.recv()).await {
-                    Err(_) => return Ok(Vec::new()),
-                    Ok(None) => return Err(BrokerError::Closed),
-                    Ok(Some(said)) => pushed.arrived(said?),
-                }
-                // What is slower was sent meanwhile, or says nothing about the way.
-                if wait.is_zero() || self.held.is_some() {
-                    self.line.arrived_after(asked.elapsed());
-                }
-                while let Ok(said) = pushed.from_driver.try_recv() {
-                    pushed.arrived(said?);
-                }
-            }
-            let count = pushed.here.len().min(max as usize);
-            Ok(pushed.here.drain(..count).collect())
-        })
-    }
-
-    fn close(mut self: Box<Self>) -> Doing<'static, ()> {
-        let going = self.letting_go();
-        let line = self.line.clone();
-        Box::pin(async move {
-            let mut outcome = Ok(());
-            for (about, frame) in going.asks() {
-                match line.call(about, frame).await {
-                    Ok(_) | Err(BrokerError::LockLost) => {}
-                    Err(error) => outcome = Err(error),
-                }
-            }
-            outcome
-        })
-    }
-}
-
-impl Pushed {
-    fn arrived(&mut self, deliveries: Vec<Delivery>) {
-        let count = u32::try_from(deliveries.len()).unwrap_or(u32::MAX);
-        self.credit = self.credit.saturating_sub(count);
-        self.here.extend(deliveries);
-    }
-}
-
-impl Drop for PushedSource {
-    fn drop(&mut self) {
-        if self.closed {
-            return;
-        }
-        let going = self.letting_go();
-        for (about, frame) in going.asks() {
-            // A full line: the lock ends it, or the end of the connection.
-            let _ = self.line.asks.try_send(Ask::Call { frame, about, reply: None });
-        }
     }
 }

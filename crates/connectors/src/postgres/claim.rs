@@ -1,8 +1,8 @@
-//! Messages of a queue without sessions: claimed many at a time, by rows that nobody else has locked just now.
+//! Receiving from a queue without sessions. A claim leases several messages at a time and skips rows that are locked.
 //!
-//! The claim takes from the heads of two indexes: what is ready, and leases that ran out, which counts as a failure. What
-//! is in somebody's hand is in neither, so that a claim costs the same however much of that there is. Leases of those
-//! who are gone are made to run out by whoever notices (`keeper.rs`).
+//! It takes from the heads of two indexes: ready messages, and expired leases, which count as failures. Leased
+//! messages are in neither index, so the cost of a claim does not depend on their number. Leases of owners that are
+//! gone are made to expire by `maintenance.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,16 +15,17 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use tokio_util::sync::DropGuard;
 
-use super::bells::POLL;
-use super::link::Sql;
+use super::PgShared;
+use super::connection::Sql;
 use super::message;
-use super::queues::Queue;
-use super::settle::Work;
-use super::token::Token;
-use super::{Shared, ms};
-use crate::broker::{BrokerError, Delivery, Doing, Held, Settle, Source};
+use super::queues::PgQueue;
+use super::settle::SettleCall;
+use super::token::PgToken;
+use super::wakeups::POLL_INTERVAL;
+use crate::broker::{BrokerError, BrokerFuture, Delivery, SessionHold, Settle, Source};
+use crate::system::millis;
 
-/// `$1` queue, `$2` how many, `$3` lease, `$4` lock in ms, `$5` failures that kill, `$6` bytes.
+/// `$1` queue, `$2` limit, `$3` lease, `$4` lock in ms, `$5` failures at which a message is dead-lettered, `$6` bytes.
 pub(super) const CLAIM: Sql = Sql {
     text: "with ready as materialized (
             select m.seq, m.lane, octet_length(m.body) as size, m.failed, false as dead
@@ -61,10 +62,10 @@ pub(super) const CLAIM: Sql = Sql {
     types: &[Type::INT4, Type::INT8, Type::INT8, Type::INT8, Type::INT4, Type::INT8],
 };
 
-/// A row as a delivery: the columns of a claim in their order.
-pub(super) fn delivery(
+/// The delivery of a row with the columns of [`CLAIM`], in their order.
+pub(super) fn row_to_delivery(
     row: &Row,
-    token: impl FnOnce(i64) -> Token,
+    token: impl FnOnce(i64) -> PgToken,
 ) -> Result<Delivery, BrokerError> {
     let seq: i64 = row.try_get(0)?;
     let (receives, failed): (i32, i32) = (row.try_get(1)?, row.try_get(2)?);
@@ -75,57 +76,57 @@ pub(super) fn delivery(
     let message = message::decode(row.try_get(6)?, row.try_get(7)?, row.try_get(8)?)?;
     Ok(Delivery {
         seq: Seq(seq.unsigned_abs()),
-        lease: token(seq).write(),
+        lease: token(seq).encode(),
         receives: receives.unsigned_abs(),
         failed: failed.unsigned_abs(),
-        enqueued_at: Timestamp(ms(enqueued)),
+        enqueued_at: Timestamp(millis(enqueued)),
         last: false,
         dead: reason.map(|reason| (reason, explanation.unwrap_or_default())),
         message,
     })
 }
 
-/// Messages on their way to whoever asked. What nobody takes goes back, uncounted.
-struct Claimed {
-    shared: Arc<Shared>,
+/// Claimed messages on their way to the caller. On drop, they are released uncounted.
+struct ClaimedBatch {
+    shared: Arc<PgShared>,
     deliveries: Vec<Delivery>,
 }
 
-impl Claimed {
+impl ClaimedBatch {
     fn take(mut self) -> Vec<Delivery> {
         std::mem::take(&mut self.deliveries)
     }
 }
 
-impl Drop for Claimed {
+impl Drop for ClaimedBatch {
     fn drop(&mut self) {
         let leases = self.deliveries.drain(..).map(|delivery| delivery.lease);
         let items: Vec<_> = leases.map(Settle::release).collect();
         if !items.is_empty() {
-            // A full line: their lock ends it.
-            let _ = self.shared.settles.try_send(Work::Settle { items, reply: None });
+            // If the channel is full, the leases end with their locks.
+            let _ = self.shared.settle_calls.try_send(SettleCall::Settle { items, reply: None });
         }
     }
 }
 
-impl Shared {
-    /// What is ready now, up to so many.
+impl PgShared {
+    /// Leases ready messages, up to `max`.
     async fn claim(
         self: &Arc<Self>,
-        queue: &Queue,
+        queue: &PgQueue,
         max: u32,
         lock: Duration,
-    ) -> Result<Claimed, BrokerError> {
+    ) -> Result<ClaimedBatch, BrokerError> {
         let owner = self.owner()?;
-        // Wraps after four thousand million claims, when nobody remembers the first.
-        let count = self.count.fetch_add(1, Ordering::Relaxed);
+        // Wraps after 2^32 claims, when the first leases have long ended.
+        let count = self.claim_count.fetch_add(1, Ordering::Relaxed);
         let lease = (i64::from(owner) << 32) | i64::from(count);
-        let most = i64::from(max).clamp(1, limits::RECEIVE_BATCH_MAX as i64);
-        let lock = i64::try_from(ms(lock).min(limits::LOCK_MS_MAX)).unwrap_or(i64::MAX);
+        let limit = i64::from(max).clamp(1, limits::RECEIVE_BATCH_MAX as i64);
+        let lock = i64::try_from(millis(lock).min(limits::LOCK_MS_MAX)).unwrap_or(i64::MAX);
         let (failed_max, bytes) = (queue.failed_max(), limits::DELIVERY_BYTES_MAX as i64);
         let rows = self
-            .claims
-            .rows(&CLAIM, &[&queue.id, &most, &lease, &lock, &failed_max, &bytes])
+            .claiming
+            .query(&CLAIM, &[&queue.id, &limit, &lease, &lock, &failed_max, &bytes])
             .await?;
         let mut all = Vec::with_capacity(rows.len());
         let mut dead = false;
@@ -134,45 +135,45 @@ impl Shared {
                 dead = true;
                 continue;
             }
-            let one = delivery(row, |seq| Token::Plain { seq, lease })?;
+            let one = row_to_delivery(row, |seq| PgToken::Message { seq, lease })?;
             all.push((row.try_get::<_, i16>(9)?, one));
         }
         if dead {
-            self.ring(vec![(-queue.id.abs(), None)]);
+            self.notify_arrivals(vec![(-queue.id.abs(), None)]);
         }
         all.sort_unstable_by_key(|(lane, one)| (*lane, one.seq));
         let deliveries: Vec<Delivery> = all.into_iter().map(|(_, one)| one).collect();
         {
-            let mut plain = self.plain.lock();
+            let mut plain = self.plain_leases.lock();
             plain.extend(deliveries.iter().map(|one| (one.seq.0 as i64, lease)));
         }
-        Ok(Claimed { shared: self.clone(), deliveries })
+        Ok(ClaimedBatch { shared: self.clone(), deliveries })
     }
 }
 
-/// A queue without sessions.
-pub(super) struct PlainSource {
-    pub shared: Arc<Shared>,
-    pub queue: Arc<Queue>,
+/// The source of a queue without sessions.
+pub(super) struct PgPlainSource {
+    pub shared: Arc<PgShared>,
+    pub queue: Arc<PgQueue>,
     pub lock: Duration,
-    /// Keeps the connection.
-    pub _alive: Arc<DropGuard>,
+    /// Keeps the connector's thread running.
+    pub _thread_guard: Arc<DropGuard>,
 }
 
-impl Source for PlainSource {
-    fn held(&self) -> Option<&Held> {
+impl Source for PgPlainSource {
+    fn held(&self) -> Option<&SessionHold> {
         None
     }
 
-    fn fetch(&self, max: u32, wait: Duration) -> Doing<'_, Vec<Delivery>> {
+    fn fetch(&self, max: u32, wait: Duration) -> BrokerFuture<'_, Vec<Delivery>> {
         Box::pin(async move {
             let until = Instant::now().checked_add(wait);
-            let mut bell = self.shared.bell(self.queue.id);
+            let mut wakeup = self.shared.subscribe(self.queue.id);
             loop {
-                bell.mark_unchanged();
+                wakeup.mark_unchanged();
                 let (shared, queue, lock) = (self.shared.clone(), self.queue.clone(), self.lock);
                 let (reply, answer) = oneshot::channel();
-                // Not here: whoever asks may be gone when the answer comes.
+                // In a task: the caller may give up before the answer arrives.
                 self.shared.handle.spawn(async move {
                     let _ = reply.send(shared.claim(&queue, max, lock).await);
                 });
@@ -180,21 +181,21 @@ impl Source for PlainSource {
                 if !claimed.is_empty() {
                     return Ok(claimed);
                 }
-                let left =
-                    until.map_or(POLL, |until| until.saturating_duration_since(Instant::now()));
+                let left = until
+                    .map_or(POLL_INTERVAL, |until| until.saturating_duration_since(Instant::now()));
                 if left.is_zero() {
                     return Ok(Vec::new());
                 }
                 tokio::select! {
-                    _ = bell.changed() => {}
-                    () = tokio::time::sleep(left.min(POLL)) => {}
+                    _ = wakeup.changed() => {}
+                    () = tokio::time::sleep(left.min(POLL_INTERVAL)) => {}
                 }
             }
         })
     }
 
-    fn close(self: Box<Self>) -> Doing<'static, ()> {
-        // Nothing is fetched ahead.
+    fn close(self: Box<Self>) -> BrokerFuture<'static, ()> {
+        // Nothing is prefetched.
         Box::pin(async { Ok(()) })
     }
 }

@@ -1,24 +1,23 @@
-//! How much waits, counted up to a bound: whoever scales workers needs no more, and asking costs the same whatever a
-//! queue holds.
+//! Counts messages and sessions up to a bound, which is enough for scaling. The cost does not depend on the backlog.
 
 use std::time::Duration;
 
 use malote_model::QueueName;
 use tokio_postgres::types::Type;
 
-use super::Shared;
-use super::link::{Sql, Values};
+use super::PgShared;
+use super::connection::{Params, Sql};
 use crate::broker::BrokerError;
 use crate::depth::{Depth, SessionDepth};
 
-/// Rows of one kind that are counted; more are as many.
+/// The highest count of each kind of row.
 const COUNT_MAX: i64 = 10_000;
-/// The same, of messages that are reached through their sessions: each is on another page.
-const OF_SESSIONS_MAX: i64 = 1000;
+/// The highest count of messages that are found through their sessions, because each is on a different page.
+const SESSION_MESSAGES_MAX: i64 = 1000;
 
-/// `$1` queue, `$2` rows that are looked at. What is delayed has no index of its queue: of all that is delayed the first
-/// ones are looked at.
-pub(super) const PLAIN: Sql = Sql {
+/// `$1` queue, `$2` highest count. There is no index on delayed messages by queue, so only the first delayed messages
+/// of all queues are examined.
+pub(super) const PLAIN_DEPTH: Sql = Sql {
     text: "select
         (select count(*) from (select 1 from malote.messages m
             where m.queue = $1 and m.session is null and m.due is null and m.lease is null limit $2) r),
@@ -31,9 +30,9 @@ pub(super) const PLAIN: Sql = Sql {
             order by m.lane, m.seq limit 1)",
     types: &[Type::INT4, Type::INT8],
 };
-/// The same of a queue with sessions, whose messages are reached through those that are ready or held: `$3` of them are
-/// looked at. Then the sessions that are ready, held and delayed. Nobody counts those that have only a state.
-pub(super) const SESSIONS: Sql = Sql {
+/// For a queue with sessions: `$3` is the highest count of messages, which are found through ready and held sessions.
+/// The last three columns count ready, held and delayed sessions. Sessions that have only a state are not counted.
+pub(super) const SESSION_DEPTH: Sql = Sql {
     text: "with line as materialized (
             select s.num, s.turn from malote.sessions s where s.queue = $1 and s.turn is not null
             order by s.turn limit $2),
@@ -57,15 +56,15 @@ pub(super) const SESSIONS: Sql = Sql {
     types: &[Type::INT4, Type::INT8, Type::INT8],
 };
 
-impl Shared {
+impl PgShared {
     pub(super) async fn depth(&self, queue: &QueueName) -> Result<Depth, BrokerError> {
         let queue = self.queue(queue).await?;
         let rows = match queue.has_sessions() {
             true => {
-                let values: Values<'_> = &[&queue.id, &COUNT_MAX, &OF_SESSIONS_MAX];
-                self.claims.rows(&SESSIONS, values).await?
+                let values: Params<'_> = &[&queue.id, &COUNT_MAX, &SESSION_MESSAGES_MAX];
+                self.claiming.query(&SESSION_DEPTH, values).await?
             }
-            false => self.claims.rows(&PLAIN, &[&queue.id, &COUNT_MAX]).await?,
+            false => self.claiming.query(&PLAIN_DEPTH, &[&queue.id, &COUNT_MAX]).await?,
         };
         let Some(row) = rows.first() else { return Ok(Depth::default()) };
         let count = |nth| row.try_get::<_, i64>(nth).map(i64::unsigned_abs);
@@ -78,7 +77,7 @@ impl Shared {
             ready: count(0)?,
             delayed: count(1)?,
             in_flight: count(2)?,
-            // Clocks may have been set since.
+            // The clock may have been set back.
             oldest: Duration::from_millis(oldest.unwrap_or(0).max(0).unsigned_abs()),
             sent: None,
             paused: false,

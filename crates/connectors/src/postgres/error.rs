@@ -1,16 +1,16 @@
-//! What the server's errors mean to a worker.
+//! Maps errors of the server to broker errors.
 
 use crate::broker::BrokerError;
 
-/// Classes of errors, the first two letters of a code, after which the same may work on another connection or a little
-/// later: connections, memory and disk, operators, the system.
+/// Error classes (the first two characters of a code) after which a retry may succeed on another connection or later:
+/// connection errors, resources, operator intervention, system errors.
 const AWAY: [&str; 4] = ["08", "53", "57", "58"];
-/// Two transactions stood in each other's way: the server ended one of them.
+/// The class of serialization failures and deadlocks.
 const CONFLICT: &str = "40";
-/// A server that was the primary and is none any more.
+/// The server is a standby, for example after a failover.
 const READ_ONLY: &str = "25006";
 
-/// What the server said, and not only that it said something.
+/// The error with all its causes.
 pub(super) fn text(error: &tokio_postgres::Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -21,13 +21,13 @@ pub(super) fn text(error: &tokio_postgres::Error) -> String {
     text
 }
 
-/// The transaction was undone by the server and may be tried again at once.
+/// Whether the server rolled back the transaction because of a conflict. It can be repeated at once.
 pub(super) fn is_conflict(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| code.code().starts_with(CONFLICT))
 }
 
-/// The connection is of no use any more.
-pub(super) fn is_away(error: &tokio_postgres::Error) -> bool {
+/// Whether the connection must not be used any more.
+pub(super) fn is_disconnect(error: &tokio_postgres::Error) -> bool {
     error.code().is_none_or(|code| {
         code.code() == READ_ONLY || AWAY.iter().any(|class| code.code().starts_with(class))
     })
@@ -38,17 +38,17 @@ impl From<tokio_postgres::Error> for BrokerError {
         let text = text(&error);
         match error.code() {
             _ if is_conflict(&error) => Self::Busy { text },
-            _ if is_away(&error) => Self::Unreachable { text },
+            _ if is_disconnect(&error) => Self::Unreachable { text },
             Some(code) => Self::Refused { code: format!("postgres_{}", code.code()), text },
             None => Self::Unreachable { text },
         }
     }
 }
 
-/// A row that is not what this version writes.
+/// The error for a row that this version cannot read.
 pub(super) fn unreadable(what: impl std::fmt::Display) -> BrokerError {
     BrokerError::Refused {
         code: "unreadable".into(),
-        text: format!("a row cannot be read: {what}"),
+        text: format!("a row of the schema `malote` cannot be read: {what}"),
     }
 }

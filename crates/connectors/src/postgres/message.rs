@@ -1,4 +1,4 @@
-//! Messages as rows: everything but the body in MessagePack, with names, so that later versions can say more.
+//! Messages as rows. Everything but the body is a MessagePack map, so that later versions can add fields.
 
 use std::io::Cursor;
 
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 use super::error::unreadable;
 use crate::broker::BrokerError;
 
-/// How deep what is read may nest: properties have their own, smaller bound.
+/// The maximum nesting depth when decoding. Properties have their own, smaller bound.
 const DEPTH_MAX: usize = 64;
 
 macro_rules! meta {
     ($($field:ident),+) => {
         #[derive(Default, Serialize, Deserialize)]
-        struct Meta {
+        struct MessageMeta {
             $(#[serde(default, skip_serializing_if = "Option::is_none")]
             $field: Option<String>,)+
             #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,10 +34,10 @@ macro_rules! meta {
             native: Option<NativeMeta>,
         }
 
-        /// All of a message but its body.
+        /// Encodes everything but the body.
         pub(super) fn encode(message: &mut Message) -> Result<Vec<u8>, BrokerError> {
             let properties = std::mem::take(&mut message.properties);
-            let meta = Meta {
+            let meta = MessageMeta {
                 $($field: message.$field.take(),)+
                 session: message.session.as_ref().map(|session| session.as_str().to_owned()),
                 priority: message.priority,
@@ -46,22 +46,22 @@ macro_rules! meta {
                 properties: (!properties.is_empty()).then_some(PropertyMap(properties)),
                 native: message.native.take().map(|native| NativeMeta {
                     protocol: native.protocol,
-                    bytes: Raw(native.bytes),
+                    bytes: RawBytes(native.bytes),
                 }),
             };
             rmp_serde::to_vec_named(&meta).map_err(|error| BrokerError::Refused {
                 code: "bad_message".into(),
-                text: format!("the message cannot be written: {error}"),
+                text: format!("the message cannot be encoded: {error}"),
             })
         }
 
-        /// A message as it was sent, with what was laid over it since.
+        /// Decodes a message and applies its changes.
         pub(super) fn decode(
             meta: &[u8],
             changes: Option<&[u8]>,
             body: &[u8],
         ) -> Result<Message, BrokerError> {
-            let meta: Meta = read(&mut &*meta)?;
+            let meta: MessageMeta = read(&mut &*meta)?;
             let mut properties = meta.properties.map_or_else(Properties::new, |map| map.0);
             let mut changes = changes.unwrap_or_default();
             while !changes.is_empty() {
@@ -85,6 +85,7 @@ macro_rules! meta {
                 native: meta
                     .native
                     .map(|native| Native { protocol: native.protocol, bytes: native.bytes.0 }),
+                ..Message::default()
             })
         }
     };
@@ -109,40 +110,40 @@ meta!(
 #[derive(Serialize, Deserialize)]
 struct NativeMeta {
     protocol: u8,
-    bytes: Raw,
+    bytes: RawBytes,
 }
 
-/// Bytes as MessagePack's own.
-struct Raw(Bytes);
+/// Bytes of the MessagePack type `bin`.
+struct RawBytes(Bytes);
 
-impl Serialize for Raw {
+impl Serialize for RawBytes {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(&self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for Raw {
+impl<'de> Deserialize<'de> for RawBytes {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl serde::de::Visitor<'_> for Visitor {
-            type Value = Raw;
+            type Value = RawBytes;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("bin")
             }
-            fn visit_bytes<E>(self, v: &[u8]) -> Result<Raw, E> {
-                Ok(Raw(Bytes::copy_from_slice(v)))
+            fn visit_bytes<E>(self, v: &[u8]) -> Result<RawBytes, E> {
+                Ok(RawBytes(Bytes::copy_from_slice(v)))
             }
         }
         deserializer.deserialize_bytes(Visitor)
     }
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(value: &u8) -> bool {
     *value == 0
 }
 
-/// Reads one value from the front.
+/// Decodes one value at the front of `bytes` and removes it.
 fn read<T: DeserializeOwned>(bytes: &mut &[u8]) -> Result<T, BrokerError> {
     let mut reader = rmp_serde::Deserializer::new(Cursor::new(*bytes));
     reader.set_max_depth(DEPTH_MAX);
@@ -152,7 +153,7 @@ fn read<T: DeserializeOwned>(bytes: &mut &[u8]) -> Result<T, BrokerError> {
     Ok(value)
 }
 
-/// What is laid over a message: values one after the other.
+/// Encodes changes of properties. Several encoded changes can be concatenated.
 pub(super) fn encode_changes(properties: Properties) -> Result<Option<Vec<u8>>, BrokerError> {
     if properties.is_empty() {
         return Ok(None);
@@ -160,7 +161,7 @@ pub(super) fn encode_changes(properties: Properties) -> Result<Option<Vec<u8>>, 
     let encoded = rmp_serde::to_vec_named(&PropertyMap(properties));
     encoded.map(Some).map_err(|error| BrokerError::Refused {
         code: "bad_message".into(),
-        text: format!("the changes cannot be written: {error}"),
+        text: format!("the changes cannot be encoded: {error}"),
     })
 }
 
@@ -170,7 +171,7 @@ mod tests {
     use malote_model::Value;
 
     #[test]
-    fn a_message_reads_back_with_all_changes_in_their_order() {
+    fn a_message_survives_a_round_trip_and_changes_apply_in_order() {
         let mut properties = Properties::new();
         properties.set("a", Value::I8(-1));
         let native = Some(Native { protocol: 1, bytes: vec![0, 255].into() });
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_an_error() {
+    fn invalid_bytes_are_an_error() {
         for bytes in [&[0xc1][..], &[0x81, 0xa1], &[0x91; 200], &[]] {
             assert!(decode(bytes, None, b"").is_err());
             assert!(decode(&[0x80], Some(bytes), b"").is_err() || bytes.is_empty());

@@ -1,38 +1,39 @@
-//! `postgres://`: a PostgreSQL database as the broker, with its own tables in the schema `malote`.
+//! `postgres://`: a PostgreSQL database as the broker, with tables in the schema `malote`.
 //!
-//! | file | has |
+//! | file | contains |
 //! |---|---|
-//! | `config.rs`, `tls.rs` | the URL |
-//! | `link.rs` | connections and statements |
+//! | `config.rs`, `tls.rs` | the URL, TLS |
+//! | `connection.rs` | connections and prepared statements |
 //! | `tables.sql`, `install.rs` | the tables |
-//! | `anchor.rs` | how others know that we are there |
-//! | `bells.rs` | how who waits is woken |
-//! | `keeper.rs` | what time does |
-//! | `queues.rs`, `send.rs`, `claim.rs`, `sessions.rs`, `settle.rs`, `write.rs`, `renew.rs`, `depth.rs` | the verbs |
-//! | `holds.rs`, `token.rs`, `message.rs` | sessions in hand, tokens and messages as rows |
+//! | `owner.rs` | registers this process, so that others notice its end |
+//! | `wakeups.rs` | wakes receivers when messages arrive |
+//! | `maintenance.rs` | due and expired messages, expired leases |
+//! | `queues.rs`, `send.rs`, `claim.rs`, `sessions.rs`, `settle.rs`, `renew.rs`, `depth.rs` | the operations |
+//! | `settle_transaction.rs` | the statements that settle |
+//! | `local_holds.rs`, `token.rs`, `message.rs` | held sessions, lease tokens, messages as rows |
 //!
-//! No transaction is open while a message is in hand. Time is the database's. All of it runs on a thread of its own, so
-//! that no handler can keep locks from being renewed.
+//! No transaction is open while a message is processed. All times come from the database. The connector runs on its own
+//! thread, so that handlers cannot delay renewals.
 
-mod anchor;
-mod bells;
 mod claim;
 mod config;
+mod connection;
 mod depth;
 mod error;
-mod holds;
 mod install;
-mod keeper;
-mod link;
+mod local_holds;
+mod maintenance;
 mod message;
+mod owner;
 mod queues;
 mod renew;
 mod send;
 mod sessions;
 mod settle;
+mod settle_transaction;
 mod tls;
 mod token;
-mod write;
+mod wakeups;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,34 +41,31 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::time::Duration;
 
 use bytes::Bytes;
-use malote_engine::chance::Chance;
-use malote_engine::clock::SystemClock;
-use malote_model::{
-    Address, LeaseToken, Message, QueueName, QueueSpec, Refusal, SessionId, Timestamp,
-};
+use malote_model::{Address, LeaseToken, Message, QueueName, QueueSpec, Refusal, SessionId};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::bells::Unsaid;
-use self::claim::PlainSource;
-use self::config::Config;
-use self::holds::Hold;
-use self::link::{Line, Sql};
-use self::queues::Queue;
-use self::token::Token;
-use crate::broker::{Broker, BrokerError, Doing, Held, Sent, Settle, Source};
+use self::claim::PgPlainSource;
+use self::config::PgConfig;
+use self::connection::{PgConnector, Sql};
+use self::local_holds::LocalHold;
+use self::queues::PgQueue;
+use self::token::PgToken;
+use self::wakeups::PendingNotifications;
+use crate::broker::{Broker, BrokerError, BrokerFuture, Sent, SessionHold, Settle, Source};
 use crate::capabilities::{Capabilities, RetryHold};
 use crate::depth::Depth;
+use crate::io_thread::IoRuntime;
 
-/// In messages.
-const NAME: &str = "PostgreSQL";
+/// The broker's name in errors.
+const BROKER: &str = "PostgreSQL";
 
-/// What it can do: everything. Behind a pool of connections, `pooled=true`, leases end when their locks do.
+/// PostgreSQL has all capabilities. Behind a connection pool (`pooled=true`), leases end only with their locks.
 pub const CAPABILITIES: Capabilities = Capabilities {
-    broker: NAME,
+    broker: BROKER,
     retry_hold: RetryHold::Session,
     declare: true,
     sessions: true,
@@ -86,178 +84,166 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     bound_leases: true,
 };
 
-/// How long whoever drops it may take to give back what is out.
-const LEAVE_MAX: Duration = Duration::from_secs(5);
+/// How long releasing leases may take after the connector was dropped.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
 
-/// Statements of the connection that claims.
+/// Statements of the connection for claims.
 const CLAIMS: &[&Sql] = &[
-    &queues::FIND,
-    &queues::DECLARE,
+    &queues::FIND_QUEUE,
+    &queues::DECLARE_QUEUE,
     &claim::CLAIM,
     &sessions::FETCH,
-    &sessions::STATE_OF,
-    &depth::PLAIN,
-    &depth::SESSIONS,
+    &sessions::GET_STATE,
+    &depth::PLAIN_DEPTH,
+    &depth::SESSION_DEPTH,
     &renew::RENEW,
     &renew::RENEW_HOLDS,
 ];
 
-/// What all parts share.
-struct Shared {
-    config: Arc<Config>,
-    /// Claims and renewals: what a crash of the server may forget.
-    claims: Line,
-    /// Sessions: the number of a hold must never be given twice, so a crash may not forget it.
-    accepting: Line,
-    sending: Line,
-    settling: Line,
-    keeping: Line,
-    keeping_alone: tokio::sync::Mutex<()>,
-    sends: mpsc::Sender<send::Call>,
-    settles: mpsc::Sender<settle::Work>,
-    queues: Mutex<HashMap<QueueName, Arc<Queue>>>,
-    /// Who we are to others; 0 before we are anybody.
+/// State shared by the connector, its sources and its tasks.
+struct PgShared {
+    config: Arc<PgConfig>,
+    /// For claims and renewals, which a crash of the server may lose.
+    claiming: PgConnector,
+    /// For accepting sessions. The id of a hold must never be used twice, so it must survive a crash.
+    accepting: PgConnector,
+    sending: PgConnector,
+    settling: PgConnector,
+    maintenance: PgConnector,
+    maintenance_lock: tokio::sync::Mutex<()>,
+    send_calls: mpsc::Sender<send::SendCall>,
+    settle_calls: mpsc::Sender<settle::SettleCall>,
+    queues: Mutex<HashMap<QueueName, Arc<PgQueue>>>,
+    /// The id of this process in `malote.owners`; 0 before registration.
     owner: AtomicI32,
-    anchored: AtomicBool,
-    anchor_called: Notify,
-    /// Claims so far.
-    count: AtomicU32,
-    /// Messages in hand of queues without sessions, with their leases.
-    plain: Mutex<HashMap<i64, i64>>,
-    holds: Mutex<HashMap<i64, Arc<Hold>>>,
-    called_by_session: Mutex<HashMap<i64, Arc<Hold>>>,
-    bells: Mutex<HashMap<i32, Arc<watch::Sender<u64>>>>,
-    /// Queues that somebody waits for and nobody listens to yet.
-    unheard: Mutex<Vec<i32>>,
-    unsaid: Mutex<Unsaid>,
-    desks: Mutex<HashMap<i32, mpsc::Sender<sessions::Ask>>>,
-    /// When something of ours is due.
-    due: Mutex<Option<Instant>>,
-    chance: Chance,
-    clock: SystemClock,
+    owner_registered: AtomicBool,
+    owner_wakeup: Notify,
+    /// The number of claims so far.
+    claim_count: AtomicU32,
+    /// Leased messages of queues without sessions, with their leases.
+    plain_leases: Mutex<HashMap<i64, i64>>,
+    holds: Mutex<HashMap<i64, Arc<LocalHold>>>,
+    holds_by_session: Mutex<HashMap<i64, Arc<LocalHold>>>,
+    wakeups: Mutex<HashMap<i32, Arc<watch::Sender<u64>>>>,
+    /// Queues with a new subscriber that need a `listen`.
+    unlistened: Mutex<Vec<i32>>,
+    pending_notifications: Mutex<PendingNotifications>,
+    accept_queues: Mutex<HashMap<i32, mpsc::Sender<sessions::AcceptCall>>>,
+    /// When the next delayed message of this process is due.
+    next_due: Mutex<Option<Instant>>,
     handle: Handle,
 }
 
 /// A PostgreSQL database.
-pub struct Postgres {
-    shared: Arc<Shared>,
+pub struct PostgresBroker {
+    shared: Arc<PgShared>,
     capabilities: Capabilities,
     end: CancellationToken,
-    /// The thread ends with the last who has this: sources keep it, too.
-    alive: Arc<DropGuard>,
+    /// Ends the thread when the last clone is dropped; sources have one.
+    thread_guard: Arc<DropGuard>,
 }
 
-impl Postgres {
-    /// Connects, and makes the tables where they are missing.
+impl PostgresBroker {
+    /// Connects, and creates the tables if they do not exist.
     pub async fn connect(url: &str) -> Result<Self, BrokerError> {
-        let config = Arc::new(Config::of(url)?);
-        let start = |e: std::io::Error| BrokerError::Refused {
-            code: "no_thread".into(),
-            text: format!("the thread of the connection cannot be started: {e}"),
-        };
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(start)?;
+        let config = Arc::new(PgConfig::parse(url)?);
+        let runtime = IoRuntime::new("malote-postgres")?;
         let end = CancellationToken::new();
-        let (sends, sent) = send::channel();
-        let (settles, settled) = settle::channel();
-        let shared = Arc::new(Shared {
-            claims: Line::new(&config, true, CLAIMS),
-            accepting: Line::new(&config, false, &[&sessions::ACCEPT, &sessions::ACCEPT_NAMED]),
-            sending: Line::new(&config, false, send::STATEMENTS),
-            settling: Line::new(&config, false, write::STATEMENTS),
-            keeping: Line::new(&config, false, keeper::ASIDE),
-            keeping_alone: tokio::sync::Mutex::new(()),
-            sends,
-            settles,
+        let (send_calls, sent) = send::channel();
+        let (settle_calls, settled) = settle::channel();
+        let shared = Arc::new(PgShared {
+            claiming: PgConnector::new(&config, true, CLAIMS),
+            accepting: PgConnector::new(
+                &config,
+                false,
+                &[&sessions::ACCEPT, &sessions::ACCEPT_NAMED],
+            ),
+            sending: PgConnector::new(&config, false, send::STATEMENTS),
+            settling: PgConnector::new(&config, false, settle_transaction::STATEMENTS),
+            maintenance: PgConnector::new(&config, false, maintenance::ON_DEMAND),
+            maintenance_lock: tokio::sync::Mutex::new(()),
+            send_calls,
+            settle_calls,
             queues: Mutex::default(),
             owner: AtomicI32::new(0),
-            anchored: AtomicBool::new(false),
-            anchor_called: Notify::new(),
-            count: AtomicU32::new(0),
-            plain: Mutex::default(),
+            owner_registered: AtomicBool::new(false),
+            owner_wakeup: Notify::new(),
+            claim_count: AtomicU32::new(0),
+            plain_leases: Mutex::default(),
             holds: Mutex::default(),
-            called_by_session: Mutex::default(),
-            bells: Mutex::default(),
-            unheard: Mutex::default(),
-            unsaid: Mutex::default(),
-            desks: Mutex::default(),
-            due: Mutex::default(),
-            chance: Chance::of_system(),
-            clock: SystemClock::starting_at(Timestamp(0)),
-            handle: runtime.handle().clone(),
+            holds_by_session: Mutex::default(),
+            wakeups: Mutex::default(),
+            unlistened: Mutex::default(),
+            pending_notifications: Mutex::default(),
+            accept_queues: Mutex::default(),
+            next_due: Mutex::default(),
+            handle: runtime.handle(),
             config,
         });
         let (started, outcome) = oneshot::channel();
-        let (of_thread, until) = (shared.clone(), end.clone());
-        std::thread::Builder::new()
-            .name("malote-postgres".into())
-            .spawn(move || {
-                runtime.block_on(async {
-                    if let Err(error) = install::install(&of_thread.config).await {
-                        let _ = started.send(Err(error));
-                        return;
-                    }
-                    tokio::spawn(of_thread.clone().write_sends(sent));
-                    tokio::spawn(of_thread.clone().write_settlements(settled));
-                    tokio::spawn(anchor::keep(of_thread.clone(), started));
-                    until.cancelled().await;
-                    // Dropped is closed, as far as there is time for it.
-                    let _ = tokio::time::timeout(LEAVE_MAX, of_thread.end()).await;
-                });
-            })
-            .map_err(start)?;
-        let alive = Arc::new(end.clone().drop_guard());
+        let (shared_of_thread, until) = (shared.clone(), end.clone());
+        runtime.start(move || async move {
+            if let Err(error) = install::install(&shared_of_thread.config).await {
+                let _ = started.send(Err(error));
+                return;
+            }
+            tokio::spawn(shared_of_thread.clone().write_sends(sent));
+            tokio::spawn(shared_of_thread.clone().write_settlements(settled));
+            tokio::spawn(owner::run(shared_of_thread.clone(), started));
+            until.cancelled().await;
+            // Dropping the connector also releases its leases, if there is time.
+            let _ = tokio::time::timeout(CLOSE_MAX, shared_of_thread.close()).await;
+        })?;
+        let thread_guard = Arc::new(end.clone().drop_guard());
         outcome.await.unwrap_or(Err(BrokerError::Closed))?;
         let bound_leases = !shared.config.pooled;
         let capabilities = Capabilities { bound_leases, ..CAPABILITIES };
-        Ok(Self { shared, capabilities, end, alive })
+        Ok(Self { shared, capabilities, end, thread_guard })
     }
 
-    /// Runs on the connector's own thread, to its end even if nobody waits for it.
+    /// Runs on the connector's thread, to the end even if the caller gives up.
     fn run<T: Send + 'static>(
         &self,
         what: impl Future<Output = Result<T, BrokerError>> + Send + 'static,
-    ) -> Doing<'_, T> {
+    ) -> BrokerFuture<'_, T> {
         Box::pin(async move {
             if self.end.is_cancelled() {
                 return Err(BrokerError::Closed);
             }
             let (reply, answer) = oneshot::channel();
             self.shared.handle.spawn(async move {
-                let _ = reply.send(what.await); // whoever asked may be gone
+                let _ = reply.send(what.await); // the caller gave up
             });
             answer.await.unwrap_or(Err(BrokerError::Closed))
         })
     }
 }
 
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-impl Broker for Postgres {
+impl Broker for PostgresBroker {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    fn declare(&self, queue: &QueueName, spec: QueueSpec) -> Doing<'_, ()> {
+    fn declare(&self, queue: &QueueName, spec: QueueSpec) -> BrokerFuture<'_, ()> {
         let (shared, queue) = (self.shared.clone(), queue.clone());
         self.run(async move { shared.declare(&queue, spec).await })
     }
 
-    fn send(&self, messages: Vec<(Address, Message)>) -> Doing<'_, Vec<Sent>> {
+    fn send(&self, messages: Vec<(Address, Message)>) -> BrokerFuture<'_, Vec<Sent>> {
         let shared = self.shared.clone();
         self.run(async move { shared.send(messages).await })
     }
 
-    fn open(&self, queue: &QueueName, lock: Duration) -> Doing<'_, Box<dyn Source>> {
-        let (shared, queue, alive) = (self.shared.clone(), queue.clone(), self.alive.clone());
+    fn open(&self, queue: &QueueName, lock: Duration) -> BrokerFuture<'_, Box<dyn Source>> {
+        let (shared, queue, thread_guard) =
+            (self.shared.clone(), queue.clone(), self.thread_guard.clone());
         self.run(async move {
             let queue = shared.queue(&queue).await?;
             if queue.has_sessions() {
                 return Err(Refusal::SessionRequired { queue: queue.name.clone() }.into());
             }
-            Ok(Box::new(PlainSource { shared, queue, lock, _alive: alive }) as Box<dyn Source>)
+            Ok(Box::new(PgPlainSource { shared, queue, lock, _thread_guard: thread_guard })
+                as Box<dyn Source>)
         })
     }
 
@@ -267,18 +253,18 @@ impl Broker for Postgres {
         session: Option<SessionId>,
         lock: Duration,
         wait: Duration,
-    ) -> Doing<'_, Option<Box<dyn Source>>> {
+    ) -> BrokerFuture<'_, Option<Box<dyn Source>>> {
         let (shared, queue) = (self.shared.clone(), queue.clone());
         Box::pin(async move {
             let of = shared.clone();
             let queue = self.run(async move { of.queue(&queue).await }).await?;
-            shared.needs_sessions(&queue)?;
+            shared.require_sessions(&queue)?;
             let accepted = match session {
                 Some(session) => shared.accept_named(&queue, session, lock).await?,
                 None => shared.accept_next(&queue, lock, wait).await?,
             };
             Ok(accepted.map(|mut source| {
-                source.alive = Some(self.alive.clone());
+                source.thread_guard = Some(self.thread_guard.clone());
                 Box::new(source) as Box<dyn Source>
             }))
         })
@@ -288,8 +274,8 @@ impl Broker for Postgres {
         &self,
         _queue: &QueueName,
         items: Vec<Settle>,
-    ) -> Doing<'_, Vec<Result<(), BrokerError>>> {
-        // Not through the thread's tasks: settlements keep the order in which they are asked for.
+    ) -> BrokerFuture<'_, Vec<Result<(), BrokerError>>> {
+        // Not in a task of the thread: settlements keep the order of the calls.
         Box::pin(async move { self.shared.settle(items).await })
     }
 
@@ -298,35 +284,35 @@ impl Broker for Postgres {
         _queue: &QueueName,
         leases: Vec<LeaseToken>,
         lock: Duration,
-    ) -> Doing<'_, Vec<Result<(), BrokerError>>> {
+    ) -> BrokerFuture<'_, Vec<Result<(), BrokerError>>> {
         let shared = self.shared.clone();
         self.run(async move { shared.renew(&leases, lock).await })
     }
 
-    fn state(&self, _queue: &QueueName, held: &Held) -> Doing<'_, Option<Bytes>> {
+    fn state(&self, _queue: &QueueName, held: &SessionHold) -> BrokerFuture<'_, Option<Bytes>> {
         let (shared, hold) = (self.shared.clone(), held.hold);
         self.run(async move {
-            let Some(Token::Hold { num, hold }) = Token::read(hold) else {
+            let Some(PgToken::Session { num, hold }) = PgToken::decode(hold) else {
                 return Err(BrokerError::LockLost);
             };
-            let rows = shared.claims.rows(&sessions::STATE_OF, &[&num, &hold]).await?;
+            let rows = shared.claiming.query(&sessions::GET_STATE, &[&num, &hold]).await?;
             let row = rows.first().ok_or(BrokerError::LockLost)?;
             Ok(row.try_get::<_, Option<Vec<u8>>>(0)?.map(Bytes::from))
         })
     }
 
-    fn depth(&self, queue: &QueueName) -> Doing<'_, Depth> {
+    fn depth(&self, queue: &QueueName) -> BrokerFuture<'_, Depth> {
         let (shared, queue) = (self.shared.clone(), queue.clone());
         self.run(async move { shared.depth(&queue).await })
     }
 
-    fn close(&self) -> Doing<'_, ()> {
+    fn close(&self) -> BrokerFuture<'_, ()> {
         Box::pin(async move {
             if self.end.is_cancelled() {
                 return Ok(());
             }
             let shared = self.shared.clone();
-            let ended = self.run(async move { shared.end().await }).await;
+            let ended = self.run(async move { shared.close().await }).await;
             self.end.cancel();
             ended
         })

@@ -1,4 +1,4 @@
-//! Queues: how they are declared, and what is known of them here. A queue never changes once it is declared.
+//! Declaring and looking up queues. The settings of a queue never change.
 
 use std::sync::Arc;
 
@@ -9,79 +9,79 @@ use malote_model::{
 use serde::{Deserialize, Serialize};
 use tokio_postgres::types::Type;
 
-use super::Shared;
+use super::PgShared;
+use super::connection::Sql;
 use super::error::unreadable;
-use super::link::Sql;
 use crate::broker::BrokerError;
 
-pub(super) const FIND: Sql =
+pub(super) const FIND_QUEUE: Sql =
     Sql { text: "select id, spec::text from malote.queues where name = $1", types: &[Type::TEXT] };
-pub(super) const DECLARE: Sql = Sql {
+pub(super) const DECLARE_QUEUE: Sql = Sql {
     text: "insert into malote.queues (name, spec) values ($1, $2::text::jsonb) on conflict (name) do nothing",
     types: &[Type::TEXT, Type::TEXT],
 };
 
-/// Queues that are remembered; more are looked up each time.
-const KNOWN_MAX: usize = 100_000;
+/// Bound of the cache; further queues are looked up each time.
+const CACHED_MAX: usize = 100_000;
 
 /// A queue, or the dead letters of one.
-pub(super) struct Queue {
+pub(super) struct PgQueue {
     /// Negative: the dead letters of that queue.
     pub id: i32,
     pub name: QueueName,
     pub spec: QueueSpec,
 }
 
-impl Queue {
-    /// Whether messages are of sessions here. Dead letters are not.
+impl PgQueue {
+    /// Whether messages belong to sessions. Dead letters do not.
     pub(super) fn has_sessions(&self) -> bool {
         self.id > 0 && self.spec.sessions.required()
     }
 
-    /// At so many failures a message becomes a dead letter.
+    /// The number of failures at which a message becomes a dead letter.
     pub(super) fn failed_max(&self) -> Option<i32> {
         self.spec.failed_max.filter(|_| self.id > 0).and_then(|max| i32::try_from(max).ok())
     }
 }
 
-impl Shared {
-    /// A queue by its name.
-    pub(super) async fn queue(&self, name: &QueueName) -> Result<Arc<Queue>, BrokerError> {
+impl PgShared {
+    /// Looks up a queue.
+    pub(super) async fn queue(&self, name: &QueueName) -> Result<Arc<PgQueue>, BrokerError> {
         if let Some(known) = self.queues.lock().get(name) {
             return Ok(known.clone());
         }
         let owner = name.owner().unwrap_or(name.as_str());
-        let rows = self.claims.rows(&FIND, &[&owner]).await?;
+        let rows = self.claiming.query(&FIND_QUEUE, &[&owner]).await?;
         let Some(row) = rows.first() else {
             return Err(Refusal::QueueNotFound { queue: name.clone() }.into());
         };
         let (id, spec): (i32, String) = (row.try_get(0)?, row.try_get(1)?);
-        let spec: Stored = serde_json::from_str(&spec).map_err(unreadable)?;
+        let spec: StoredSpec = serde_json::from_str(&spec).map_err(unreadable)?;
         let id = if name.is_dead_letters() { -id } else { id };
-        let queue = Arc::new(Queue { id, name: name.clone(), spec: spec.read()? });
+        let queue = Arc::new(PgQueue { id, name: name.clone(), spec: spec.read()? });
         let mut known = self.queues.lock();
-        if known.len() < KNOWN_MAX {
+        if known.len() < CACHED_MAX {
             known.insert(name.clone(), queue.clone());
         }
         Ok(queue)
     }
 
-    /// Makes a queue, or finds it just as asked.
+    /// Creates a queue, or checks that it exists with these settings.
     pub(super) async fn declare(
         &self,
         name: &QueueName,
-        asked: QueueSpec,
+        requested: QueueSpec,
     ) -> Result<(), BrokerError> {
-        asked.check()?;
-        supported(&asked)?;
+        requested.check()?;
+        supported(&requested)?;
         if name.is_dead_letters() {
-            let why = "is a set of dead letters, which belongs to its queue";
+            let why = "is a set of dead letters: declare its queue instead";
             return Err(Refusal::BadName { name: name.to_string(), why }.into());
         }
-        let spec = serde_json::to_string(&Stored::of(&asked)).map_err(unreadable)?;
-        self.sending.rows(&DECLARE, &[&name.as_str(), &spec]).await?;
+        let spec = serde_json::to_string(&StoredSpec::of(&requested)).map_err(unreadable)?;
+        self.sending.query(&DECLARE_QUEUE, &[&name.as_str(), &spec]).await?;
         let queue = self.queue(name).await?;
-        match queue.spec.difference(&asked) {
+        match queue.spec.difference(&requested) {
             None => Ok(()),
             Some((field, is, asked)) => {
                 Err(Refusal::QueueDiffers { queue: name.clone(), field, is, asked }.into())
@@ -90,10 +90,10 @@ impl Shared {
     }
 }
 
-/// Refuses what would not be kept.
+/// Refuses settings that this broker does not support.
 fn supported(spec: &QueueSpec) -> Result<(), BrokerError> {
     let default = QueueSpec::default();
-    let asked = [
+    let requested = [
         ("receives_max", spec.receives_max.is_some()),
         ("dead_letter", spec.dead_letter != DeadLetterTarget::Own),
         ("dead_letters_keep_age", spec.dead_letters_keep_age),
@@ -108,20 +108,20 @@ fn supported(spec: &QueueSpec) -> Result<(), BrokerError> {
         ("fair", spec.fair),
         ("forward_to", spec.forward_to.is_some()),
     ];
-    match asked.into_iter().find(|(_, asked)| *asked) {
+    match requested.into_iter().find(|(_, requested)| *requested) {
         None => Ok(()),
         Some((what, _)) => Err(BrokerError::Unsupported {
-            broker: super::NAME,
+            broker: super::BROKER,
             what,
-            fix: "leave this setting of the queue as it is by default, or use embedded: or malote:",
+            fix: "leave this setting at its default, or use embedded: or malote:",
         }),
     }
 }
 
-/// What is kept of a queue: every setting that it can have here.
+/// The settings of a queue as stored in the database.
 #[derive(Serialize, Deserialize)]
-struct Stored {
-    /// None: no sessions. An empty list: any.
+struct StoredSpec {
+    /// None: no sessions. An empty list: any session.
     sessions: Option<Vec<String>>,
     lock_ms: u64,
     failed_max: Option<u32>,
@@ -142,7 +142,7 @@ struct StoredDedup {
     content: bool,
 }
 
-impl Stored {
+impl StoredSpec {
     fn of(spec: &QueueSpec) -> Self {
         Self {
             sessions: match &spec.sessions {
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_reads_back_and_what_it_cannot_be_is_refused_by_name() {
+    fn settings_survive_a_round_trip_and_unsupported_ones_are_refused_by_name() {
         let ids = ["a", "b"].map(|id| SessionId::new(id).unwrap()).to_vec();
         let spec = QueueSpec {
             sessions: Sessions::Fixed(ids),
@@ -217,8 +217,8 @@ mod tests {
             ..QueueSpec::default()
         };
         supported(&spec).unwrap();
-        let json = serde_json::to_string(&Stored::of(&spec)).unwrap();
-        let read: Stored = serde_json::from_str(&json).unwrap();
+        let json = serde_json::to_string(&StoredSpec::of(&spec)).unwrap();
+        let read: StoredSpec = serde_json::from_str(&json).unwrap();
         assert_eq!(read.read().unwrap(), spec);
         let error = supported(&QueueSpec { length_max: Some(1), ..spec }).unwrap_err();
         assert!(error.to_string().contains("no length_max"), "{error}");

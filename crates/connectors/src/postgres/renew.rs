@@ -1,4 +1,4 @@
-//! Prolonging locks, and the orderly end.
+//! Renewing leases and holds, and closing the connector.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,14 +7,15 @@ use malote_model::{LeaseToken, limits};
 use tokio::sync::oneshot;
 use tokio_postgres::types::Type;
 
-use super::link::Sql;
-use super::settle::Work;
-use super::token::Token;
-use super::{Shared, ms};
+use super::PgShared;
+use super::connection::Sql;
+use super::settle::SettleCall;
+use super::token::PgToken;
 use crate::broker::{BrokerError, Settle};
+use crate::system::millis;
 
-/// Leases given back by one call.
-const BATCH_MAX: usize = 1024;
+/// The most leases released by one call.
+const RELEASE_BATCH_MAX: usize = 1024;
 
 pub(super) const RENEW: Sql = Sql {
     text: "update malote.messages m set locked_until = now() + $3 * interval '1 ms'
@@ -22,7 +23,7 @@ pub(super) const RENEW: Sql = Sql {
         where m.seq = w.seq and m.lease is not distinct from w.lease and m.session is null and m.locked_until > now() returning m.seq",
     types: &[Type::INT8_ARRAY, Type::INT8_ARRAY, Type::INT8],
 };
-/// Locked in one order, as everywhere.
+/// Rows are locked in the same order as everywhere else.
 pub(super) const RENEW_HOLDS: Sql = Sql {
     text: "with held as materialized (
             select s.num from unnest($1::int8[], $2::int8[]) as w (num, hold) join malote.sessions s
@@ -33,20 +34,21 @@ pub(super) const RENEW_HOLDS: Sql = Sql {
     types: &[Type::INT8_ARRAY, Type::INT8_ARRAY, Type::INT8],
 };
 
-impl Shared {
+impl PgShared {
     pub(super) async fn renew(
         &self,
         leases: &[LeaseToken],
         lock: Duration,
     ) -> Result<Vec<Result<(), BrokerError>>, BrokerError> {
-        let lock = i64::try_from(ms(lock).min(limits::LOCK_MS_MAX)).unwrap_or(i64::MAX);
+        let lock = i64::try_from(millis(lock).min(limits::LOCK_MS_MAX)).unwrap_or(i64::MAX);
         let (mut plain, mut holds) = (Vec::new(), Vec::new());
-        let read: Vec<Option<Token>> = leases.iter().map(|&lease| Token::read(lease)).collect();
+        let read: Vec<Option<PgToken>> =
+            leases.iter().map(|&lease| PgToken::decode(lease)).collect();
         for token in read.iter().flatten() {
             match *token {
-                Token::Plain { seq, lease } => plain.push((seq, lease)),
-                Token::Hold { num, hold } => holds.push((num, hold)),
-                Token::Held { .. } => {} // as long as its session
+                PgToken::Message { seq, lease } => plain.push((seq, lease)),
+                PgToken::Session { num, hold } => holds.push((num, hold)),
+                PgToken::SessionMessage { .. } => {} // its hold is renewed instead
             }
         }
         plain.sort_unstable();
@@ -55,20 +57,20 @@ impl Shared {
             self.renew_some(&RENEW_HOLDS, &holds, lock),
         );
         let (plain, held) = (plain?, held?);
-        let answer = |token: &Option<Token>| {
+        let answer = |token: &Option<PgToken>| {
             let renewed = match token {
-                Some(Token::Plain { seq, .. }) => plain.contains(seq),
-                Some(Token::Hold { num, .. }) => held.contains(num),
-                Some(Token::Held { seq, hold }) => {
-                    self.hold(*hold).is_some_and(|hold| hold.has_out(*seq))
+                Some(PgToken::Message { seq, .. }) => plain.contains(seq),
+                Some(PgToken::Session { num, .. }) => held.contains(num),
+                Some(PgToken::SessionMessage { seq, hold }) => {
+                    self.hold(*hold).is_some_and(|hold| hold.is_leased(*seq))
                 }
                 None => false,
             };
             if renewed {
                 return Ok(());
             }
-            if let Some(Token::Plain { seq, lease }) = *token {
-                self.let_go(seq, lease);
+            if let Some(PgToken::Message { seq, lease }) = *token {
+                self.forget_lease(seq, lease);
             }
             Err(BrokerError::LockLost)
         };
@@ -84,51 +86,51 @@ impl Shared {
         if all.is_empty() {
             return Ok(Default::default());
         }
-        let (rows, proofs): (Vec<i64>, Vec<i64>) = all.iter().copied().unzip();
-        let told = self.claims.rows(sql, &[&rows, &proofs, &lock]).await?;
-        Ok(told.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+        let (rows, tokens): (Vec<i64>, Vec<i64>) = all.iter().copied().unzip();
+        let rows = self.claiming.query(sql, &[&rows, &tokens, &lock]).await?;
+        Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
     }
 
-    /// An orderly end; a second one does nothing.
-    pub(super) async fn end(&self) -> Result<(), BrokerError> {
-        let given_back = self.give_back_all().await;
-        given_back.and(self.leave().await)
+    /// Releases everything and deregisters the owner. A second call does nothing.
+    pub(super) async fn close(&self) -> Result<(), BrokerError> {
+        let given_back = self.release_all().await;
+        given_back.and(self.deregister_owner().await)
     }
 
-    /// What is out comes back uncounted.
-    async fn give_back_all(&self) -> Result<(), BrokerError> {
-        let plain: Vec<(i64, i64)> = self.plain.lock().drain().collect();
-        for some in plain.chunks(BATCH_MAX) {
-            let lease = |&(seq, lease): &(i64, i64)| Token::Plain { seq, lease }.write();
+    /// Releases all leases and holds, uncounted.
+    async fn release_all(&self) -> Result<(), BrokerError> {
+        let plain: Vec<(i64, i64)> = self.plain_leases.lock().drain().collect();
+        for some in plain.chunks(RELEASE_BATCH_MAX) {
+            let lease = |&(seq, lease): &(i64, i64)| PgToken::Message { seq, lease }.encode();
             self.settle(some.iter().map(lease).map(Settle::release).collect()).await?;
         }
         let holds: Vec<_> = self.holds.lock().values().cloned().collect();
-        let mut letting_go = Vec::with_capacity(holds.len());
+        let mut releasing = Vec::with_capacity(holds.len());
         for hold in holds {
-            let (reply, gone) = oneshot::channel();
-            let work = Work::LetGo { hold, reply: Some(reply) };
-            self.settles.send(work).await.map_err(|_| BrokerError::Closed)?;
-            letting_go.push(gone);
+            let (reply, released) = oneshot::channel();
+            let work = SettleCall::ReleaseHold { hold, reply: Some(reply) };
+            self.settle_calls.send(work).await.map_err(|_| BrokerError::Closed)?;
+            releasing.push(released);
         }
-        for gone in letting_go {
-            gone.await.unwrap_or(Err(BrokerError::Closed))?;
+        for released in releasing {
+            released.await.unwrap_or(Err(BrokerError::Closed))?;
         }
         Ok(())
     }
 
-    /// Nobody need wonder whether we are gone: whoever keeps house next takes what could not be given back. Others are
-    /// told what was.
-    async fn leave(&self) -> Result<(), BrokerError> {
-        self.anchored.store(false, Ordering::Release);
+    /// Marks the owner as gone, so that maintenance of another process reclaims what could not be released. Sends
+    /// pending notifications first.
+    async fn deregister_owner(&self) -> Result<(), BrokerError> {
+        self.owner_registered.store(false, Ordering::Release);
         let owner = self.owner.swap(0, Ordering::AcqRel);
         if owner == 0 {
             return Ok(());
         }
-        // Not where transactions are open.
-        let link = self.claims.link().await?;
-        self.say(&link).await?;
+        // A connection without open transactions.
+        let connection = self.claiming.connection().await?;
+        self.send_notifications(&connection).await?;
         let gone = "gone_at = least(gone_at, now() - interval '1 min')";
-        link.run(&format!("update malote.owners set {gone} where id = {owner}")).await?;
+        connection.execute(&format!("update malote.owners set {gone} where id = {owner}")).await?;
         Ok(())
     }
 }

@@ -1,36 +1,36 @@
-//! Sending: what several callers send at the same time goes in one transaction.
+//! Sending. Concurrent calls share a transaction.
 //!
-//! A transaction locks the rows of its sessions, in one order everywhere, and only then takes sequence numbers: within a
-//! session numbers grow with commits. Who sends after another send was answered comes behind it; those who send at the
-//! same time come in any order, and that order never changes. In a queue without sessions the same holds for what one
-//! consumer sees.
+//! A transaction locks the rows of its sessions, always in the same order, before it takes sequence numbers. So
+//! within a session, sequence numbers grow in commit order. A message sent after another send was answered comes
+//! later; concurrent sends come in any order, which then never changes. In a queue without sessions, the same holds
+//! for one consumer.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use malote_engine::clock::Clock as _;
 use malote_model::{Address, Message, Refusal, Seq, SessionId, Sessions, When, limits};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::link::{Link, Sql};
-use super::queues::Queue;
-use super::{Shared, error, message};
+use super::connection::{PgConnection, Sql};
+use super::queues::PgQueue;
+use super::{PgShared, error, message};
 use crate::broker::{BrokerError, Sent};
+use crate::system;
 
-/// Messages of one transaction, and their bytes: what waits at the same time goes together up to that.
+/// The most messages and bytes of one transaction.
 const BATCH_MAX: usize = 4096;
 const BATCH_BYTES: usize = 8 << 20;
-/// Calls that wait.
+/// Calls that may wait.
 const CALLS_MAX: usize = 4096;
-/// How often a transaction that met another one is tried again.
-const TRIES: usize = 5;
+/// Attempts of a transaction that conflicts with another one.
+const ATTEMPTS_MAX: usize = 5;
 
-/// Which keys were not sent within their window; those are noted.
-const NEW_KEYS: Sql = Sql {
+/// Inserts de-duplication keys and returns those that were not used within their window.
+const INSERT_DEDUP_KEYS: Sql = Sql {
     text: "insert into malote.sent_before as k (queue, key, until)
         select w.queue, w.key, now() + w.span * interval '1 ms'
         from unnest($1::int4[], $2::bytea[], $3::int8[]) as w (queue, key, span)
@@ -38,8 +38,8 @@ const NEW_KEYS: Sql = Sql {
         returning queue, key",
     types: &[Type::INT4_ARRAY, Type::BYTEA_ARRAY, Type::INT8_ARRAY],
 };
-/// Locks sessions, in the order of the arrays, and puts those that were empty into the line. A row whose condition is
-/// false is locked as well.
+/// Locks sessions in the order of the arrays, and makes empty ones ready. A row that does not match the condition is
+/// locked as well.
 pub(super) const LOCK_SESSIONS: Sql = Sql {
     text: "insert into malote.sessions as s (queue, id, turn, due)
         select w.queue, w.id, case when w.delay is null then (select nextval('malote.turns') << 16) + w.place end,
@@ -49,7 +49,7 @@ pub(super) const LOCK_SESSIONS: Sql = Sql {
         where s.lease is null and s.turn is null and s.due is null",
     types: &[Type::INT4_ARRAY, Type::BYTEA_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY],
 };
-pub(super) const INSERT: Sql = Sql {
+pub(super) const INSERT_MESSAGES: Sql = Sql {
     text: "insert into malote.messages (queue, session, lane, due, fresh, expires, meta, body)
         select w.queue, s.num, w.lane,
             coalesce(to_timestamp(w.at / 1000.0), now() + w.delay * interval '1 ms'), w.at is not null,
@@ -70,16 +70,16 @@ pub(super) const INSERT: Sql = Sql {
     ],
 };
 
-pub(super) const STATEMENTS: &[&Sql] = &[&NEW_KEYS, &LOCK_SESSIONS, &INSERT];
+pub(super) const STATEMENTS: &[&Sql] = &[&INSERT_DEDUP_KEYS, &LOCK_SESSIONS, &INSERT_MESSAGES];
 
-/// A message as it is written.
-pub(super) struct NewRow {
-    pub queue: Arc<Queue>,
-    /// Of a queue with sessions.
+/// A message as it is inserted.
+pub(super) struct MessageRow {
+    pub queue: Arc<PgQueue>,
+    /// Only in a queue with sessions.
     pub session: Option<SessionId>,
     pub lane: i16,
     pub delay_ms: Option<i64>,
-    /// Appended then, as if it were sent then.
+    /// Scheduled: appended at this time, as if it were sent then.
     pub at_ms: Option<i64>,
     pub ttl_ms: Option<i64>,
     pub key: Option<Vec<u8>>,
@@ -88,23 +88,23 @@ pub(super) struct NewRow {
     pub message_id: String,
 }
 
-/// What one caller sends.
-pub(super) struct Call {
-    rows: Vec<NewRow>,
+/// The messages of one call.
+pub(super) struct SendCall {
+    rows: Vec<MessageRow>,
     reply: oneshot::Sender<Result<Vec<Sent>, BrokerError>>,
 }
 
-impl Call {
+impl SendCall {
     fn bytes(&self) -> usize {
         self.rows.iter().map(|row| row.body.len() + row.meta.len()).sum()
     }
 }
 
-pub(super) fn channel() -> (mpsc::Sender<Call>, mpsc::Receiver<Call>) {
+pub(super) fn channel() -> (mpsc::Sender<SendCall>, mpsc::Receiver<SendCall>) {
     mpsc::channel(CALLS_MAX)
 }
 
-impl Shared {
+impl PgShared {
     pub(super) async fn send(
         &self,
         messages: Vec<(Address, Message)>,
@@ -115,14 +115,17 @@ impl Shared {
         if messages.len() > limits::SEND_BATCH_MAX {
             return Err(BrokerError::Refused {
                 code: "too_many".into(),
-                text: format!("one send has at most {} messages", limits::SEND_BATCH_MAX),
+                text: format!(
+                    "one call may send {} messages: split the batch",
+                    limits::SEND_BATCH_MAX
+                ),
             });
         }
         let mut rows = Vec::with_capacity(messages.len());
         for (to, message) in messages {
             let Address::Queue(name) = to else {
                 return Err(BrokerError::Unsupported {
-                    broker: super::NAME,
+                    broker: super::BROKER,
                     what: "topics",
                     fix: "send to a queue, or use embedded: or malote:",
                 });
@@ -131,13 +134,13 @@ impl Shared {
             rows.push(self.row(queue, message)?);
         }
         let (reply, answer) = oneshot::channel();
-        self.sends.send(Call { rows, reply }).await.map_err(|_| BrokerError::Closed)?;
+        self.send_calls.send(SendCall { rows, reply }).await.map_err(|_| BrokerError::Closed)?;
         answer.await.unwrap_or(Err(BrokerError::Closed))
     }
 
-    fn row(&self, queue: Arc<Queue>, mut message: Message) -> Result<NewRow, BrokerError> {
+    fn row(&self, queue: Arc<PgQueue>, mut message: Message) -> Result<MessageRow, BrokerError> {
         if queue.id < 0 {
-            let why = "is a set of dead letters: nobody sends to it";
+            let why = "is a set of dead letters: send to its queue instead";
             return Err(Refusal::BadName { name: queue.name.to_string(), why }.into());
         }
         let spec = &queue.spec;
@@ -163,9 +166,7 @@ impl Shared {
             }
             Some(key)
         });
-        let id = message
-            .message_id
-            .get_or_insert_with(|| self.chance.uuid_v7(self.clock.now()).to_string());
+        let id = message.message_id.get_or_insert_with(system::time_ordered_id);
         let message_id = id.clone();
         message.origin_id.get_or_insert_with(|| message_id.clone());
         let (delay, at) = match message.when {
@@ -174,7 +175,10 @@ impl Shared {
             When::At(at) => (None, Some(at.0)),
         };
         if delay.is_some_and(|ms| ms > limits::DELAY_MS_MAX) {
-            let text = format!("a delay is at most {} ms", limits::DELAY_MS_MAX);
+            let text = format!(
+                "the delay is longer than {} ms: choose a shorter one",
+                limits::DELAY_MS_MAX
+            );
             return Err(BrokerError::Refused { code: "bad_delay".into(), text });
         }
         let ttl = message.ttl_ms.into_iter().chain(spec.ttl_ms).min();
@@ -190,16 +194,27 @@ impl Shared {
             let queue = queue.name.clone();
             return Err(Refusal::MessageTooLarge { queue, size_bytes, size_bytes_max }.into());
         }
-        let at_ms = at.map(|ms| i64::try_from(ms).unwrap_or(i64::MAX).min(FAR_MS));
+        let at_ms = at.map(|ms| i64::try_from(ms).unwrap_or(i64::MAX).min(AT_MS_MAX));
         let (delay_ms, ttl_ms) = (ms(delay), ms(ttl));
-        Ok(NewRow { queue, session, lane, delay_ms, at_ms, ttl_ms, key, meta, body, message_id })
+        Ok(MessageRow {
+            queue,
+            session,
+            lane,
+            delay_ms,
+            at_ms,
+            ttl_ms,
+            key,
+            meta,
+            body,
+            message_id,
+        })
     }
 
-    /// Writes what callers send until nobody can send any more.
-    pub(super) async fn write_sends(self: Arc<Self>, mut calls: mpsc::Receiver<Call>) {
-        let mut ahead: Option<Call> = None;
+    /// Writes messages until the connector is dropped.
+    pub(super) async fn write_sends(self: Arc<Self>, mut calls: mpsc::Receiver<SendCall>) {
+        let mut carried_over: Option<SendCall> = None;
         loop {
-            let first = match ahead.take() {
+            let first = match carried_over.take() {
                 Some(call) => call,
                 None => match calls.recv().await {
                     Some(call) => call,
@@ -212,7 +227,7 @@ impl Shared {
                 count += call.rows.len();
                 bytes += call.bytes();
                 if count > BATCH_MAX || bytes > BATCH_BYTES {
-                    ahead = Some(call);
+                    carried_over = Some(call);
                     break;
                 }
                 batch.push(call);
@@ -220,7 +235,7 @@ impl Shared {
             let (rows, replies): (Vec<_>, Vec<_>) =
                 batch.into_iter().map(|call| (call.rows, call.reply)).unzip();
             let lengths: Vec<usize> = rows.iter().map(Vec::len).collect();
-            let rows: Vec<NewRow> = rows.into_iter().flatten().collect();
+            let rows: Vec<MessageRow> = rows.into_iter().flatten().collect();
             let written = self.write(&rows).await;
             let mut sent = written.as_ref().ok().cloned().unwrap_or_default().into_iter();
             for (reply, length) in replies.into_iter().zip(lengths) {
@@ -228,29 +243,29 @@ impl Shared {
                     Ok(_) => Ok(sent.by_ref().take(length).collect()),
                     Err(error) => Err(error.clone()),
                 };
-                let _ = reply.send(answer); // whoever asked may be gone
+                let _ = reply.send(answer); // the caller gave up
             }
         }
     }
 
-    async fn write(&self, rows: &[NewRow]) -> Result<Vec<Sent>, BrokerError> {
-        let mut tries = 0;
+    async fn write(&self, rows: &[MessageRow]) -> Result<Vec<Sent>, BrokerError> {
+        let mut attempts = 0;
         loop {
-            let link = self.sending.link().await?;
-            tries += 1;
-            match transaction(&link, rows).await {
+            let connection = self.sending.connection().await?;
+            attempts += 1;
+            match transaction(&connection, rows).await {
                 Ok(written) => {
-                    self.ring(written.rung);
+                    self.notify_arrivals(written.arrivals);
                     if let Some(delay) = rows.iter().filter_map(|row| row.delay_ms).min() {
                         self.due_in(delay);
                     }
                     return Ok(written.sent);
                 }
-                Err(wrong) => {
-                    let _ = link.run("rollback").await; // a connection that is gone has rolled back
-                    self.sending.note(&link, Some(&wrong)).await;
-                    if !error::is_conflict(&wrong) || tries == TRIES {
-                        return Err(wrong.into());
+                Err(error) => {
+                    let _ = connection.execute("rollback").await; // a broken connection is rolled back by the server
+                    self.sending.discard_if_broken(&connection, Some(&error)).await;
+                    if !error::is_conflict(&error) || attempts == ATTEMPTS_MAX {
+                        return Err(error.into());
                     }
                 }
             }
@@ -258,61 +273,70 @@ impl Shared {
     }
 }
 
-/// Far enough for a timestamp of the database.
-const FAR_MS: i64 = 200_000_000_000_000;
+/// The latest time that fits into a `timestamptz`.
+const AT_MS_MAX: i64 = 200_000_000_000_000;
 
-pub(super) fn unknown_session(queue: &Queue, session: &SessionId) -> BrokerError {
+pub(super) fn unknown_session(queue: &PgQueue, session: &SessionId) -> BrokerError {
     BrokerError::Refused {
         code: "unknown_session".into(),
-        text: format!("queue `{}` has a fixed list of sessions, without `{session}`", queue.name),
+        text: format!(
+            "queue `{}` has a fixed list of sessions, without `{session}`: use one of the listed sessions",
+            queue.name
+        ),
     }
 }
 
-struct Written {
+struct SendResult {
     sent: Vec<Sent>,
-    rung: Vec<(i32, Option<i64>)>,
+    arrivals: Vec<(i32, Option<i64>)>,
 }
 
-async fn transaction(link: &Link, rows: &[NewRow]) -> Result<Written, tokio_postgres::Error> {
+async fn transaction(
+    connection: &PgConnection,
+    rows: &[MessageRow],
+) -> Result<SendResult, tokio_postgres::Error> {
     let mut begun = false;
     let mut stored = vec![true; rows.len()];
     if rows.iter().any(|row| row.key.is_some()) {
-        link.run(link.begin()).await?;
+        connection.execute(connection.begin()).await?;
         begun = true;
-        stored = new_keys(link, rows).await?;
+        stored = new_keys(connection, rows).await?;
     }
-    let new: Vec<&NewRow> =
+    let new: Vec<&MessageRow> =
         rows.iter().zip(&stored).filter(|(_, stored)| **stored).map(|(row, _)| row).collect();
-    // Statements are sent in the order in which they are polled first.
-    let begin = async { if begun { Ok(()) } else { link.run(link.begin()).await } };
+    // Statements are sent in the order in which they are first polled.
+    let begin = async { if begun { Ok(()) } else { connection.execute(connection.begin()).await } };
     let (started, locked, inserted, committed) = tokio::join!(
         biased;
         begin,
-        lock_sessions(link, &new),
-        insert(link, &new),
-        link.run("commit"),
+        lock_sessions(connection, &new),
+        insert(connection, &new),
+        connection.execute("commit"),
     );
     started?;
     locked?;
     let inserted = inserted?;
     committed?;
     let mut inserted = inserted.iter();
-    let (mut sent, mut rung) = (Vec::with_capacity(rows.len()), Vec::new());
+    let (mut sent, mut arrivals) = (Vec::with_capacity(rows.len()), Vec::new());
     for (row, stored) in rows.iter().zip(stored) {
         let mut seq = 0;
-        if stored && let Some(told) = inserted.next() {
-            seq = told.try_get::<_, i64>(0)?;
-            rung.push((row.queue.id, told.try_get(1)?));
+        if stored && let Some(rows) = inserted.next() {
+            seq = rows.try_get::<_, i64>(0)?;
+            arrivals.push((row.queue.id, rows.try_get(1)?));
         }
         let message_id = row.message_id.clone();
         sent.push(Sent { seq: Seq(seq.unsigned_abs()), message_id, duplicate: !stored });
     }
-    Ok(Written { sent, rung })
+    Ok(SendResult { sent, arrivals })
 }
 
-/// Which rows were not sent before: neither to the database nor in this batch.
-async fn new_keys(link: &Link, rows: &[NewRow]) -> Result<Vec<bool>, tokio_postgres::Error> {
-    // One order of locking for everybody.
+/// Which rows are not duplicates, neither of stored messages nor within this batch.
+async fn new_keys(
+    connection: &PgConnection,
+    rows: &[MessageRow],
+) -> Result<Vec<bool>, tokio_postgres::Error> {
+    // All processes lock keys in the same order.
     let mut keys: BTreeMap<(i32, &[u8]), i64> = BTreeMap::new();
     for row in rows {
         if let (Some(key), Some(dedup)) = (&row.key, row.queue.spec.dedup) {
@@ -323,24 +347,27 @@ async fn new_keys(link: &Link, rows: &[NewRow]) -> Result<Vec<bool>, tokio_postg
     let queues: Vec<i32> = keys.keys().map(|key| key.0).collect();
     let texts: Vec<&[u8]> = keys.keys().map(|key| key.1).collect();
     let windows: Vec<i64> = keys.values().copied().collect();
-    let told = link.rows(&NEW_KEYS, &[&queues, &texts, &windows]).await?;
-    let mut new: HashSet<(i32, Vec<u8>)> = HashSet::with_capacity(told.len());
-    for row in told {
+    let inserted = connection.query(&INSERT_DEDUP_KEYS, &[&queues, &texts, &windows]).await?;
+    let mut new: HashSet<(i32, Vec<u8>)> = HashSet::with_capacity(inserted.len());
+    for row in inserted {
         new.insert((row.try_get(0)?, row.try_get(1)?));
     }
-    let first = |row: &NewRow| match &row.key {
+    let first = |row: &MessageRow| match &row.key {
         None => true,
         Some(key) => new.remove(&(row.queue.id, key.clone())),
     };
     Ok(rows.iter().map(first).collect())
 }
 
-/// A session's place in the batch, and the delay of its first message.
-type Place = (i64, Option<i64>);
+/// The position of a session's first message in the batch, and that message's delay.
+type SessionTurn = (i64, Option<i64>);
 
-async fn lock_sessions(link: &Link, rows: &[&NewRow]) -> Result<(), tokio_postgres::Error> {
-    // One order of locking for everybody; places in the line as they stand in the batch.
-    let mut sessions: BTreeMap<(i32, &[u8]), Place> = BTreeMap::new();
+async fn lock_sessions(
+    connection: &PgConnection,
+    rows: &[&MessageRow],
+) -> Result<(), tokio_postgres::Error> {
+    // All processes lock sessions in the same order. Their turns follow the order in the batch.
+    let mut sessions: BTreeMap<(i32, &[u8]), SessionTurn> = BTreeMap::new();
     for (place, row) in rows.iter().enumerate() {
         if let (Some(session), None) = (&row.session, row.at_ms) {
             let place = i64::try_from(place).unwrap_or(i64::MAX);
@@ -355,16 +382,19 @@ async fn lock_sessions(link: &Link, rows: &[&NewRow]) -> Result<(), tokio_postgr
     let ids: Vec<&[u8]> = sessions.keys().map(|key| key.1).collect();
     let places: Vec<i64> = sessions.values().map(|value| value.0).collect();
     let delays: Vec<Option<i64>> = sessions.values().map(|value| value.1).collect();
-    link.rows(&LOCK_SESSIONS, &[&queues, &ids, &places, &delays]).await.map(drop)
+    connection.query(&LOCK_SESSIONS, &[&queues, &ids, &places, &delays]).await.map(drop)
 }
 
-async fn insert(link: &Link, rows: &[&NewRow]) -> Result<Vec<Row>, tokio_postgres::Error> {
+async fn insert(
+    connection: &PgConnection,
+    rows: &[&MessageRow],
+) -> Result<Vec<Row>, tokio_postgres::Error> {
     if rows.is_empty() {
         return Ok(Vec::new());
     }
     let queues: Vec<i32> = rows.iter().map(|row| row.queue.id).collect();
-    // What is sent for later has no place before.
-    let session = |row: &&NewRow| {
+    // A scheduled message has no session yet, and so no position in it.
+    let session = |row: &&MessageRow| {
         row.session
             .as_ref()
             .filter(|_| row.at_ms.is_none())
@@ -377,12 +407,20 @@ async fn insert(link: &Link, rows: &[&NewRow]) -> Result<Vec<Row>, tokio_postgre
     let ttls: Vec<Option<i64>> = rows.iter().map(|row| row.ttl_ms).collect();
     let metas: Vec<&[u8]> = rows.iter().map(|row| &row.meta[..]).collect();
     let bodies: Vec<&[u8]> = rows.iter().map(|row| &row.body[..]).collect();
-    link.rows(&INSERT, &[&queues, &sessions, &lanes, &delays, &ats, &ttls, &metas, &bodies]).await
+    connection
+        .query(
+            &INSERT_MESSAGES,
+            &[&queues, &sessions, &lanes, &delays, &ats, &ttls, &metas, &bodies],
+        )
+        .await
 }
 
-/// Appends what was sent for now, in a transaction that is open.
-pub(super) async fn append(link: &Link, rows: &[NewRow]) -> Result<(), tokio_postgres::Error> {
-    let rows: Vec<&NewRow> = rows.iter().collect();
-    lock_sessions(link, &rows).await?;
-    insert(link, &rows).await.map(drop)
+/// Appends scheduled messages that are due, in an open transaction.
+pub(super) async fn append(
+    connection: &PgConnection,
+    rows: &[MessageRow],
+) -> Result<(), tokio_postgres::Error> {
+    let rows: Vec<&MessageRow> = rows.iter().collect();
+    lock_sessions(connection, &rows).await?;
+    insert(connection, &rows).await.map(drop)
 }

@@ -1,4 +1,4 @@
-//! Sessions: accepted in the order in which they became ready, several at a time for all who wait in this process.
+//! Accepting sessions in the order in which they became ready. All callers of this process share one statement.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,24 +10,25 @@ use tokio::time::Instant;
 use tokio_postgres::types::Type;
 use tokio_util::sync::DropGuard;
 
-use super::bells::POLL;
-use super::claim::delivery;
+use super::PgShared;
+use super::claim::row_to_delivery;
+use super::connection::Sql;
 use super::error::unreadable;
-use super::holds::Hold;
-use super::link::Sql;
-use super::queues::Queue;
+use super::local_holds::LocalHold;
+use super::queues::PgQueue;
 use super::send::unknown_session;
-use super::settle::Work;
-use super::token::Token;
-use super::{Shared, ms};
-use crate::broker::{BrokerError, Delivery, Doing, Held, Source};
+use super::settle::SettleCall;
+use super::token::PgToken;
+use super::wakeups::POLL_INTERVAL;
+use crate::broker::{BrokerError, BrokerFuture, Delivery, SessionHold, Source};
+use crate::system::millis;
 
-/// Those who wait for a session of one queue.
+/// The most callers that may wait for a session of one queue.
 const WAITING_MAX: usize = 4096;
-/// Sessions accepted by one statement.
+/// The most sessions accepted by one statement.
 const ACCEPT_MAX: usize = 256;
 
-/// `$1` queue, `$2` how many, `$3` owner, `$4` lock in ms.
+/// `$1` queue, `$2` limit, `$3` owner, `$4` lock in ms.
 pub(super) const ACCEPT: Sql = Sql {
     text: "with ready as materialized (
             select s.num, s.turn from malote.sessions s where s.queue = $1 and s.turn is not null
@@ -37,7 +38,7 @@ pub(super) const ACCEPT: Sql = Sql {
         from ready r where s.num = r.num returning s.num, s.lease, s.id, r.turn",
     types: &[Type::INT4, Type::INT8, Type::INT4, Type::INT8],
 };
-/// `$1` queue, `$2` session, `$3` owner, `$4` lock in ms. No row: somebody has it.
+/// `$1` queue, `$2` session, `$3` owner, `$4` lock in ms. Returns no row if the session is held.
 pub(super) const ACCEPT_NAMED: Sql = Sql {
     text: "insert into malote.sessions as s (queue, id, lease, owner, held_until)
         values ($1, $2, nextval('malote.holds'), $3, now() + $4 * interval '1 ms')
@@ -46,8 +47,8 @@ pub(super) const ACCEPT_NAMED: Sql = Sql {
         where s.lease is null returning s.num, s.lease",
     types: &[Type::INT4, Type::BYTEA, Type::INT4, Type::INT8],
 };
-/// `$1` session, `$2` hold, `$3` behind this message, `$4` but none of these, `$5` how many, `$6` bytes. The first row
-/// says whether the hold is there, even if there is no message.
+/// `$1` session, `$2` hold, `$3` after this message, `$4` leased messages to skip, `$5` limit, `$6` bytes. If the
+/// hold is valid, there is at least one row, even without a message.
 pub(super) const FETCH: Sql = Sql {
     text: "with got as materialized (
             select m.*, bool_and(m.due is null or m.due <= now()) over w as open, sum(octet_length(m.body)) over w as upto
@@ -65,51 +66,52 @@ pub(super) const FETCH: Sql = Sql {
         order by g.seq",
     types: &[Type::INT8, Type::INT8, Type::INT8, Type::INT8_ARRAY, Type::INT8, Type::INT8],
 };
-pub(super) const STATE_OF: Sql = Sql {
+pub(super) const GET_STATE: Sql = Sql {
     text: "select state from malote.sessions where num = $1 and lease is not distinct from $2 and held_until > now()",
     types: &[Type::INT8, Type::INT8],
 };
 
-type Accepted = Result<Option<SessionSource>, BrokerError>;
+type Accepted = Result<Option<PgSessionSource>, BrokerError>;
 
-/// Somebody who wants a session.
-pub(super) struct Ask {
+/// A call that waits for a session.
+pub(super) struct AcceptCall {
     lock_ms: i64,
     until: Option<Instant>,
     reply: oneshot::Sender<Accepted>,
 }
 
 fn lock_ms(lock: Duration) -> i64 {
-    i64::try_from(ms(lock).min(limits::LOCK_MS_MAX)).unwrap_or(i64::MAX)
+    i64::try_from(millis(lock).min(limits::LOCK_MS_MAX)).unwrap_or(i64::MAX)
 }
 
-impl Shared {
-    /// The next session that is ready.
+impl PgShared {
+    /// Accepts the next session that is ready.
     pub(super) async fn accept_next(
         self: &Arc<Self>,
-        queue: &Arc<Queue>,
+        queue: &Arc<PgQueue>,
         lock: Duration,
         wait: Duration,
     ) -> Accepted {
-        let desk = {
-            let mut desks = self.desks.lock();
-            let desk = desks.entry(queue.id).or_insert_with(|| {
-                let (asks, asked) = mpsc::channel(WAITING_MAX);
-                self.handle.spawn(desk(self.clone(), queue.clone(), asked));
-                asks
+        let accept_queue = {
+            let mut accept_queues = self.accept_queues.lock();
+            let accept_queue = accept_queues.entry(queue.id).or_insert_with(|| {
+                let (sender, calls) = mpsc::channel(WAITING_MAX);
+                self.handle.spawn(serve_accepts(self.clone(), queue.clone(), calls));
+                sender
             });
-            desk.clone()
+            accept_queue.clone()
         };
         let (reply, answer) = oneshot::channel();
-        let ask = Ask { lock_ms: lock_ms(lock), until: Instant::now().checked_add(wait), reply };
-        desk.send(ask).await.map_err(|_| BrokerError::Closed)?;
+        let call =
+            AcceptCall { lock_ms: lock_ms(lock), until: Instant::now().checked_add(wait), reply };
+        accept_queue.send(call).await.map_err(|_| BrokerError::Closed)?;
         answer.await.unwrap_or(Err(BrokerError::Closed))
     }
 
-    /// A session by its name, whether it has messages or not.
+    /// Accepts a named session, with or without messages.
     pub(super) async fn accept_named(
         self: &Arc<Self>,
-        queue: &Arc<Queue>,
+        queue: &Arc<PgQueue>,
         session: SessionId,
         lock: Duration,
     ) -> Accepted {
@@ -120,7 +122,8 @@ impl Shared {
         }
         let (shared, queue) = (self.clone(), queue.clone());
         let (reply, answer) = oneshot::channel();
-        // Not here: whoever asks may be gone when the answer comes, and a source that is dropped lets go.
+        // In a task: the caller may give up before the answer arrives. The source is then dropped, which releases the
+        // session.
         self.handle.spawn(async move {
             let accepted = shared.hold_named(&queue, session, lock).await;
             let _ = reply.send(accepted);
@@ -130,19 +133,19 @@ impl Shared {
 
     async fn hold_named(
         self: &Arc<Self>,
-        queue: &Arc<Queue>,
+        queue: &Arc<PgQueue>,
         session: SessionId,
         lock: Duration,
     ) -> Accepted {
         let (id, lock_ms) = (session.as_str().as_bytes(), lock_ms(lock));
         for again in [false, true] {
             if again {
-                // Its holder may be gone, and nobody looked since.
-                self.keep_house().await?;
+                // The hold may have expired since the last maintenance.
+                self.reclaim_expired_holds().await?;
             }
             let owner = self.owner()?;
             let rows =
-                self.accepting.rows(&ACCEPT_NAMED, &[&queue.id, &id, &owner, &lock_ms]).await?;
+                self.accepting.query(&ACCEPT_NAMED, &[&queue.id, &id, &owner, &lock_ms]).await?;
             if let Some(row) = rows.first() {
                 return self.source(queue, row.try_get(0)?, row.try_get(1)?, session).map(Some);
             }
@@ -154,25 +157,25 @@ impl Shared {
 
     fn source(
         self: &Arc<Self>,
-        queue: &Arc<Queue>,
+        queue: &Arc<PgQueue>,
         num: i64,
         hold: i64,
         session: SessionId,
-    ) -> Result<SessionSource, BrokerError> {
-        let hold = Arc::new(Hold::new(queue.clone(), num, hold, session));
-        self.remember(&hold);
+    ) -> Result<PgSessionSource, BrokerError> {
+        let hold = Arc::new(LocalHold::new(queue.clone(), num, hold, session));
+        self.add_hold(&hold);
         let held = hold.held();
-        Ok(SessionSource { shared: self.clone(), hold: Some(hold), held, alive: None })
+        Ok(PgSessionSource { shared: self.clone(), hold: Some(hold), held, thread_guard: None })
     }
 
     async fn accept_some(
         self: &Arc<Self>,
-        queue: &Arc<Queue>,
+        queue: &Arc<PgQueue>,
         count: usize,
         lock_ms: i64,
-    ) -> Result<VecDeque<SessionSource>, BrokerError> {
+    ) -> Result<VecDeque<PgSessionSource>, BrokerError> {
         let (owner, count) = (self.owner()?, count as i64);
-        let rows = self.accepting.rows(&ACCEPT, &[&queue.id, &count, &owner, &lock_ms]).await?;
+        let rows = self.accepting.query(&ACCEPT, &[&queue.id, &count, &owner, &lock_ms]).await?;
         let mut all = Vec::with_capacity(rows.len());
         for row in &rows {
             let (num, hold, turn): (i64, i64, i64) =
@@ -185,32 +188,37 @@ impl Shared {
         Ok(all.into_iter().map(|(_, source)| source).collect())
     }
 
-    /// Messages of a session in hand, in order; none is none now.
-    async fn fetch(&self, hold: &Hold, max: u32) -> Result<Vec<Delivery>, BrokerError> {
-        if hold.is_over() {
+    /// Leases messages of a held session in order. Returns none if none is ready.
+    async fn fetch(&self, hold: &LocalHold, max: u32) -> Result<Vec<Delivery>, BrokerError> {
+        if hold.has_ended() {
             return Err(BrokerError::LockLost);
         }
-        let (after, out) = hold.next();
-        let most = i64::from(max).clamp(1, limits::RECEIVE_BATCH_MAX as i64);
+        let (after, leased) = hold.position();
+        let limit = i64::from(max).clamp(1, limits::RECEIVE_BATCH_MAX as i64);
         let bytes = limits::DELIVERY_BYTES_MAX as i64;
-        let rows =
-            self.claims.rows(&FETCH, &[&hold.num, &hold.hold, &after, &out, &most, &bytes]).await?;
+        let rows = self
+            .claiming
+            .query(&FETCH, &[&hold.num, &hold.hold, &after, &leased, &limit, &bytes])
+            .await?;
         if rows.is_empty() {
-            self.forget(hold);
+            self.remove_hold(hold);
             return Err(BrokerError::LockLost);
         }
         let mut all = Vec::with_capacity(rows.len());
         for row in &rows {
             if row.try_get::<_, Option<i64>>(0)?.is_some() {
-                all.push(delivery(row, |seq| Token::Held { seq, hold: hold.hold })?);
+                all.push(row_to_delivery(row, |seq| PgToken::SessionMessage {
+                    seq,
+                    hold: hold.hold,
+                })?);
             }
         }
         let seqs: Vec<i64> = all.iter().map(|one| one.seq.0 as i64).collect();
-        hold.handed_out(&seqs);
+        hold.mark_leased(&seqs);
         Ok(all)
     }
 
-    pub(super) fn needs_sessions(&self, queue: &Queue) -> Result<(), BrokerError> {
+    pub(super) fn require_sessions(&self, queue: &PgQueue) -> Result<(), BrokerError> {
         if queue.has_sessions() {
             return Ok(());
         }
@@ -218,33 +226,38 @@ impl Shared {
     }
 }
 
-/// Serves all of this process who wait for a session of one queue: one statement for as many as there are.
-async fn desk(shared: Arc<Shared>, queue: Arc<Queue>, mut asked: mpsc::Receiver<Ask>) {
-    let mut bell = shared.bell(queue.id);
-    let mut waiting: VecDeque<Ask> = VecDeque::new();
+/// Accepts sessions of one queue for all waiting callers of this process, with one statement for many.
+async fn serve_accepts(
+    shared: Arc<PgShared>,
+    queue: Arc<PgQueue>,
+    mut calls: mpsc::Receiver<AcceptCall>,
+) {
+    let mut wakeup = shared.subscribe(queue.id);
+    let mut waiting: VecDeque<AcceptCall> = VecDeque::new();
     loop {
-        waiting.retain(|ask| !ask.reply.is_closed());
+        waiting.retain(|call| !call.reply.is_closed());
         if waiting.is_empty() {
-            match asked.recv().await {
-                Some(ask) => waiting.push_back(ask),
+            match calls.recv().await {
+                Some(call) => waiting.push_back(call),
                 None => return,
             }
         }
         while waiting.len() < WAITING_MAX
-            && let Ok(ask) = asked.try_recv()
+            && let Ok(call) = calls.try_recv()
         {
-            waiting.push_back(ask);
+            waiting.push_back(call);
         }
-        bell.mark_unchanged();
-        let Some(lock_ms) = waiting.front().map(|ask| ask.lock_ms) else { continue };
-        let same = waiting.iter().take_while(|ask| ask.lock_ms == lock_ms).count().min(ACCEPT_MAX);
+        wakeup.mark_unchanged();
+        let Some(lock_ms) = waiting.front().map(|call| call.lock_ms) else { continue };
+        let same =
+            waiting.iter().take_while(|call| call.lock_ms == lock_ms).count().min(ACCEPT_MAX);
         match shared.accept_some(&queue, same, lock_ms).await {
             Ok(sources) => {
                 let all = sources.len() == same;
                 for source in sources {
-                    // One that nobody hears of any more is dropped, and lets go.
-                    if let Some(ask) = waiting.pop_front() {
-                        let _ = ask.reply.send(Ok(Some(source)));
+                    // If the caller gave up, the source is dropped, which releases the session.
+                    if let Some(call) = waiting.pop_front() {
+                        let _ = call.reply.send(Ok(Some(source)));
                     }
                 }
                 if all {
@@ -252,34 +265,34 @@ async fn desk(shared: Arc<Shared>, queue: Arc<Queue>, mut asked: mpsc::Receiver<
                 }
             }
             Err(error) => {
-                for ask in waiting.drain(..) {
-                    let _ = ask.reply.send(Err(error.clone()));
+                for call in waiting.drain(..) {
+                    let _ = call.reply.send(Err(error.clone()));
                 }
                 continue;
             }
         }
         let now = Instant::now();
-        let mut next = now + POLL;
-        let mut still = VecDeque::with_capacity(waiting.len());
-        for ask in waiting.drain(..) {
-            match ask.until {
+        let mut next = now + POLL_INTERVAL;
+        let mut waiting_on = VecDeque::with_capacity(waiting.len());
+        for call in waiting.drain(..) {
+            match call.until {
                 Some(until) if until <= now => {
-                    let _ = ask.reply.send(Ok(None));
+                    let _ = call.reply.send(Ok(None));
                 }
                 until => {
                     next = until.map_or(next, |until| next.min(until));
-                    still.push_back(ask);
+                    waiting_on.push_back(call);
                 }
             }
         }
-        waiting = still;
+        waiting = waiting_on;
         if waiting.is_empty() {
             continue;
         }
         tokio::select! {
-            _ = bell.changed() => {}
-            ask = asked.recv() => match ask {
-                Some(ask) => waiting.push_back(ask),
+            _ = wakeup.changed() => {}
+            call = calls.recv() => match call {
+                Some(call) => waiting.push_back(call),
                 None => return,
             },
             () = tokio::time::sleep_until(next) => {}
@@ -287,94 +300,95 @@ async fn desk(shared: Arc<Shared>, queue: Arc<Queue>, mut asked: mpsc::Receiver<
     }
 }
 
-/// A session in hand. Dropped, it is let go.
-pub(super) struct SessionSource {
-    shared: Arc<Shared>,
-    /// Taken when it is let go.
-    hold: Option<Arc<Hold>>,
-    held: Held,
-    /// Keeps the connection, once somebody has it.
-    pub alive: Option<Arc<DropGuard>>,
+/// The source of a held session. Dropping it releases the session.
+pub(super) struct PgSessionSource {
+    shared: Arc<PgShared>,
+    /// None once the session is released.
+    hold: Option<Arc<LocalHold>>,
+    held: SessionHold,
+    /// Keeps the connector's thread running; set when the source is given to the caller.
+    pub thread_guard: Option<Arc<DropGuard>>,
 }
 
-impl Source for SessionSource {
-    fn held(&self) -> Option<&Held> {
+impl Source for PgSessionSource {
+    fn held(&self) -> Option<&SessionHold> {
         Some(&self.held)
     }
 
-    fn fetch(&self, max: u32, wait: Duration) -> Doing<'_, Vec<Delivery>> {
+    fn fetch(&self, max: u32, wait: Duration) -> BrokerFuture<'_, Vec<Delivery>> {
         Box::pin(async move {
             let Some(hold) = &self.hold else { return Err(BrokerError::Closed) };
             let until = Instant::now().checked_add(wait);
             loop {
-                let called = hold.called.notified();
-                tokio::pin!(called);
-                called.as_mut().enable();
+                let arrival = hold.arrival.notified();
+                tokio::pin!(arrival);
+                arrival.as_mut().enable();
                 let (shared, of) = (self.shared.clone(), hold.clone());
                 let (reply, answer) = oneshot::channel();
-                // Not here: whoever asks may be gone when the answer comes.
+                // In a task: the caller may give up before the answer arrives.
                 self.shared.handle.spawn(async move {
                     let _turn = of.fetching.lock().await;
                     let fetched = shared.fetch(&of, max).await;
-                    if let Err(Ok(unheard)) = reply.send(fetched) {
-                        unheard.iter().rev().for_each(|one| of.ended(one.seq.0 as i64, true));
+                    if let Err(Ok(unclaimed)) = reply.send(fetched) {
+                        unclaimed.iter().rev().for_each(|one| of.finish(one.seq.0 as i64, true));
                     }
                 });
-                let fetched = Fetched { hold, answer }.take().await?;
+                let fetched = PendingFetch { hold, answer }.take().await?;
                 if !fetched.is_empty() {
                     return Ok(fetched);
                 }
-                let left =
-                    until.map_or(POLL, |until| until.saturating_duration_since(Instant::now()));
+                let left = until
+                    .map_or(POLL_INTERVAL, |until| until.saturating_duration_since(Instant::now()));
                 if left.is_zero() {
                     return Ok(Vec::new());
                 }
                 tokio::select! {
-                    () = called => {}
-                    () = tokio::time::sleep(left.min(POLL)) => {}
+                    () = arrival => {}
+                    () = tokio::time::sleep(left.min(POLL_INTERVAL)) => {}
                 }
             }
         })
     }
 
-    fn close(mut self: Box<Self>) -> Doing<'static, ()> {
+    fn close(mut self: Box<Self>) -> BrokerFuture<'static, ()> {
         let (hold, shared) = (self.hold.take(), self.shared.clone());
         Box::pin(async move {
-            let Some(hold) = hold.filter(|hold| !hold.is_over()) else { return Ok(()) };
+            let Some(hold) = hold.filter(|hold| !hold.has_ended()) else { return Ok(()) };
             let (reply, answer) = oneshot::channel();
-            let work = Work::LetGo { hold, reply: Some(reply) };
-            shared.settles.send(work).await.map_err(|_| BrokerError::Closed)?;
+            let work = SettleCall::ReleaseHold { hold, reply: Some(reply) };
+            shared.settle_calls.send(work).await.map_err(|_| BrokerError::Closed)?;
             answer.await.unwrap_or(Err(BrokerError::Closed))
         })
     }
 }
 
-impl Drop for SessionSource {
+impl Drop for PgSessionSource {
     fn drop(&mut self) {
-        if let Some(hold) = self.hold.take().filter(|hold| !hold.is_over()) {
-            // A full line: its lock ends it, or the end of this process.
-            let _ = self.shared.settles.try_send(Work::LetGo { hold, reply: None });
+        if let Some(hold) = self.hold.take().filter(|hold| !hold.has_ended()) {
+            // If the channel is full, the hold ends with its lock or with this process.
+            let _ =
+                self.shared.settle_calls.try_send(SettleCall::ReleaseHold { hold, reply: None });
         }
     }
 }
 
-/// Waits for messages of a session. Those that come after it is dropped are not out.
-struct Fetched<'a> {
-    hold: &'a Hold,
+/// Waits for the messages of a fetch. If it is dropped, messages that arrive later are not leased.
+struct PendingFetch<'a> {
+    hold: &'a LocalHold,
     answer: oneshot::Receiver<Result<Vec<Delivery>, BrokerError>>,
 }
 
-impl Fetched<'_> {
+impl PendingFetch<'_> {
     async fn take(mut self) -> Result<Vec<Delivery>, BrokerError> {
         (&mut self.answer).await.unwrap_or(Err(BrokerError::Closed))
     }
 }
 
-impl Drop for Fetched<'_> {
+impl Drop for PendingFetch<'_> {
     fn drop(&mut self) {
         self.answer.close();
-        if let Ok(Ok(unheard)) = self.answer.try_recv() {
-            unheard.iter().for_each(|one| self.hold.ended(one.seq.0 as i64, true));
+        if let Ok(Ok(unclaimed)) = self.answer.try_recv() {
+            unclaimed.iter().for_each(|one| self.hold.finish(one.seq.0 as i64, true));
         }
     }
 }

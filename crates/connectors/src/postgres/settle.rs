@@ -1,7 +1,7 @@
-//! Settling, and letting go of sessions: what waits at the same time goes in one transaction.
+//! Settling leases and releasing sessions. Concurrent calls share a transaction.
 //!
-//! Both take one way, in the order in which they were asked for, so that a session is never let go before what was
-//! settled of it. `write.rs` has the statements.
+//! Both go through one channel in the order of the calls, so that a session is never released before its settlements.
+//! `settle_transaction.rs` has the statements.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -9,268 +9,280 @@ use std::sync::Arc;
 use malote_model::{Settlement, limits};
 use tokio::sync::{mpsc, oneshot};
 
-use super::holds::Hold;
-use super::token::Token;
-use super::write::{self, Back, Kind, Plan, StateItem};
-use super::{Shared, error, message};
+use super::local_holds::LocalHold;
+use super::settle_transaction::{
+    self, ReturnKind, ReturnedMessage, SettleTransaction, StateUpdate,
+};
+use super::token::PgToken;
+use super::{PgShared, error, message};
 use crate::broker::{BrokerError, Settle};
 
-/// Settlements of one transaction.
+/// The most settlements of one transaction.
 const BATCH_MAX: usize = 2048;
-/// Calls that wait.
+/// Calls that may wait.
 const CALLS_MAX: usize = 4096;
-/// How often a transaction that met another one is tried again.
-const TRIES: usize = 5;
+/// Attempts of a transaction that conflicts with another one.
+const ATTEMPTS_MAX: usize = 5;
 
 type Answers = Vec<Result<(), BrokerError>>;
 
-/// How long after a failure what nobody waits for is asked for again.
-const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_millis(200);
+/// The pause before settlements that nobody waits for are repeated.
+const RETRY_AFTER: std::time::Duration = std::time::Duration::from_millis(200);
 
-/// What is asked for.
-pub(super) enum Work {
+/// A call to settle leases or to release a hold.
+pub(super) enum SettleCall {
     Settle { items: Vec<Settle>, reply: Option<oneshot::Sender<Answers>> },
-    LetGo { hold: Arc<Hold>, reply: Option<oneshot::Sender<Result<(), BrokerError>>> },
+    ReleaseHold { hold: Arc<LocalHold>, reply: Option<oneshot::Sender<Result<(), BrokerError>>> },
 }
 
-impl Work {
+impl SettleCall {
     fn len(&self) -> usize {
         match self {
             Self::Settle { items, .. } => items.len(),
-            Self::LetGo { .. } => 1,
+            Self::ReleaseHold { .. } => 1,
         }
     }
 }
 
-pub(super) fn channel() -> (mpsc::Sender<Work>, mpsc::Receiver<Work>) {
+pub(super) fn channel() -> (mpsc::Sender<SettleCall>, mpsc::Receiver<SettleCall>) {
     mpsc::channel(CALLS_MAX)
 }
 
-/// An answer that waits for the transaction: whether the message was the caller's.
-enum Waits {
-    Is(Result<(), BrokerError>),
-    For { seq: i64, lease: Option<i64>, hold: Option<Arc<Hold>>, again: bool },
+/// The answer to one settlement: known already, or depending on the transaction.
+enum PendingAnswer {
+    Known(Result<(), BrokerError>),
+    Pending { seq: i64, lease: Option<i64>, hold: Option<Arc<LocalHold>>, again: bool },
 }
 
-/// A transaction in the making.
+/// The settlements of one transaction while they are collected.
 #[derive(Default)]
-struct Batch {
-    plan: Plan,
-    /// Sessions whose rows are locked.
+struct PgSettleBatch {
+    plan: SettleTransaction,
+    /// Sessions whose rows must be locked.
     locked: BTreeMap<i64, ()>,
-    /// Holds that end with it.
-    ending: HashMap<i64, Arc<Hold>>,
+    /// Holds that end with the transaction.
+    ending: HashMap<i64, Arc<LocalHold>>,
     delay_ms: Option<i64>,
 }
 
-impl Shared {
+impl PgShared {
     pub(super) async fn settle(&self, items: Vec<Settle>) -> Result<Answers, BrokerError> {
         let (reply, answer) = oneshot::channel();
-        let work = Work::Settle { items, reply: Some(reply) };
-        self.settles.send(work).await.map_err(|_| BrokerError::Closed)?;
+        let call = SettleCall::Settle { items, reply: Some(reply) };
+        self.settle_calls.send(call).await.map_err(|_| BrokerError::Closed)?;
         answer.await.map_err(|_| BrokerError::Closed)
     }
 
-    /// Settles and lets go until nobody can ask for it any more.
-    pub(super) async fn write_settlements(self: Arc<Self>, mut asked: mpsc::Receiver<Work>) {
-        while let Some(first) = asked.recv().await {
+    /// Settles and releases until the connector is dropped.
+    pub(super) async fn write_settlements(self: Arc<Self>, mut calls: mpsc::Receiver<SettleCall>) {
+        while let Some(first) = calls.recv().await {
             let mut count = first.len();
             let mut all = vec![first];
             while count < BATCH_MAX
-                && let Ok(work) = asked.try_recv()
+                && let Ok(call) = calls.try_recv()
             {
-                count += work.len();
-                all.push(work);
+                count += call.len();
+                all.push(call);
             }
             self.settle_batch(all).await;
         }
     }
 
-    async fn settle_batch(&self, all: Vec<Work>) {
-        let mut batch = Batch::default();
+    async fn settle_batch(&self, all: Vec<SettleCall>) {
+        let mut batch = PgSettleBatch::default();
         let mut waiting = Vec::with_capacity(all.len());
-        let mut unheard = Vec::new();
-        for work in all {
-            match work {
-                Work::Settle { items, reply } => {
+        let mut unawaited = Vec::new();
+        for call in all {
+            match call {
+                SettleCall::Settle { items, reply } => {
                     if reply.is_none() {
-                        unheard.push(Work::Settle { items: items.clone(), reply: None });
+                        unawaited.push(SettleCall::Settle { items: items.clone(), reply: None });
                     }
-                    let waits: Vec<_> =
+                    let pending: Vec<_> =
                         items.into_iter().map(|item| self.plan(&mut batch, item)).collect();
-                    waiting.push((waits, reply));
+                    waiting.push((pending, reply));
                 }
-                Work::LetGo { hold, reply } => {
+                SettleCall::ReleaseHold { hold, reply } => {
                     batch.locked.insert(hold.num, ());
-                    unheard.push(Work::LetGo { hold: hold.clone(), reply: None });
+                    unawaited.push(SettleCall::ReleaseHold { hold: hold.clone(), reply: None });
                     batch.ending.insert(hold.hold, hold);
                     if let Some(reply) = reply {
-                        batch.plan.told.push(reply);
+                        batch.plan.release_replies.push(reply);
                     }
                 }
             }
         }
         batch.plan.locked = batch.locked.into_keys().collect();
-        let done = self.settle_transaction(&mut batch.plan, &batch.ending).await;
-        let mut settled: HashSet<i64> = done.as_ref().ok().cloned().unwrap_or_default();
-        for (waits, reply) in waiting {
-            let answers: Answers = waits
+        let settled_seqs = self.settle_transaction(&mut batch.plan, &batch.ending).await;
+        let mut settled: HashSet<i64> = settled_seqs.as_ref().ok().cloned().unwrap_or_default();
+        for (pending, reply) in waiting {
+            let answers: Answers = pending
                 .into_iter()
-                .map(|waits| match waits {
-                    Waits::Is(answer) => answer,
-                    Waits::For { seq, lease, hold, again } => match &done {
+                .map(|pending| match pending {
+                    PendingAnswer::Known(answer) => answer,
+                    PendingAnswer::Pending { seq, lease, hold, again } => match &settled_seqs {
                         Err(error) => Err(error.clone()),
-                        // A second one for the same message finds nothing.
+                        // A second settlement of the same message finds nothing.
                         Ok(_) if settled.remove(&seq) => {
-                            self.ended(seq, lease, hold.as_deref(), again);
+                            self.finish(seq, lease, hold.as_deref(), again);
                             Ok(())
                         }
                         Ok(_) => {
-                            self.ended(seq, lease, hold.as_deref(), false);
+                            self.finish(seq, lease, hold.as_deref(), false);
                             Err(BrokerError::LockLost)
                         }
                     },
                 })
                 .collect();
             if let Some(reply) = reply {
-                let _ = reply.send(answers); // whoever asked may be gone
+                let _ = reply.send(answers); // the caller gave up
             }
         }
-        if done.is_ok() {
+        if settled_seqs.is_ok() {
             for hold in batch.ending.values() {
-                self.forget(hold);
+                self.remove_hold(hold);
             }
             if let Some(delay) = batch.delay_ms {
                 self.due_in(delay);
             }
         }
-        if done.as_ref().is_err_and(BrokerError::is_transient) && !unheard.is_empty() {
-            self.ask_again(unheard);
+        if settled_seqs.as_ref().is_err_and(BrokerError::is_transient) && !unawaited.is_empty() {
+            self.retry_later(unawaited);
         }
-        for reply in std::mem::take(&mut batch.plan.told) {
-            let _ = reply.send(done.as_ref().map(drop).map_err(Clone::clone));
+        for reply in std::mem::take(&mut batch.plan.release_replies) {
+            let _ = reply.send(settled_seqs.as_ref().map(drop).map_err(Clone::clone));
         }
     }
 
-    /// Nobody else would: what is in nobody's hand any more would stay locked, because this process lives.
-    fn ask_again(&self, unheard: Vec<Work>) {
-        let settles = self.settles.clone();
+    /// Repeats settlements that nobody waits for. Otherwise the messages would stay leased while this process runs.
+    fn retry_later(&self, unawaited: Vec<SettleCall>) {
+        let settle_calls = self.settle_calls.clone();
         self.handle.spawn(async move {
-            tokio::time::sleep(AGAIN_AFTER).await;
-            for work in unheard {
-                let _ = settles.try_send(work); // a full line: its lock ends it
+            tokio::time::sleep(RETRY_AFTER).await;
+            for call in unawaited {
+                let _ = settle_calls.try_send(call); // if the channel is full, the leases end with their locks
             }
         });
     }
 
-    /// A message is out of hand.
-    fn ended(&self, seq: i64, lease: Option<i64>, hold: Option<&Hold>, again: bool) {
+    /// Ends the lease of a message in this process.
+    fn finish(&self, seq: i64, lease: Option<i64>, hold: Option<&LocalHold>, again: bool) {
         match (hold, lease) {
-            (Some(hold), _) => hold.ended(seq, again),
-            (None, Some(lease)) => self.let_go(seq, lease),
+            (Some(hold), _) => hold.finish(seq, again),
+            (None, Some(lease)) => self.forget_lease(seq, lease),
             (None, None) => {}
         }
     }
 
-    /// A message of a queue without sessions is not in hand by this lease any more.
-    pub(super) fn let_go(&self, seq: i64, lease: i64) {
-        let mut plain = self.plain.lock();
+    /// Forgets the lease of a message in a queue without sessions.
+    pub(super) fn forget_lease(&self, seq: i64, lease: i64) {
+        let mut plain = self.plain_leases.lock();
         if plain.get(&seq) == Some(&lease) {
             plain.remove(&seq);
         }
     }
 
-    /// Puts a settlement where it belongs in the transaction.
-    fn plan(&self, batch: &mut Batch, Settle { lease, settlement, state }: Settle) -> Waits {
-        let (seq, lease, hold) = match Token::read(lease) {
-            Some(Token::Plain { seq, lease }) => (seq, Some(lease), None),
-            Some(Token::Held { seq, hold }) => match self.hold(hold) {
-                Some(hold) if hold.has_out(seq) => (seq, None, Some(hold)),
-                _ => return Waits::Is(Err(BrokerError::LockLost)),
+    /// Adds a settlement to the transaction.
+    fn plan(
+        &self,
+        batch: &mut PgSettleBatch,
+        Settle { lease, settlement, state }: Settle,
+    ) -> PendingAnswer {
+        let (seq, lease, hold) = match PgToken::decode(lease) {
+            Some(PgToken::Message { seq, lease }) => (seq, Some(lease), None),
+            Some(PgToken::SessionMessage { seq, hold }) => match self.hold(hold) {
+                Some(hold) if hold.is_leased(seq) => (seq, None, Some(hold)),
+                _ => return PendingAnswer::Known(Err(BrokerError::LockLost)),
             },
-            Some(Token::Hold { .. }) | None => return Waits::Is(Err(BrokerError::LockLost)),
+            Some(PgToken::Session { .. }) | None => {
+                return PendingAnswer::Known(Err(BrokerError::LockLost));
+            }
         };
         if let Some(hold) = &hold {
             batch.locked.insert(hold.num, ());
         }
         let hold_id = hold.as_ref().map(|hold| hold.hold);
-        let back = match back(seq, lease, hold_id, settlement) {
-            Ok(back) => back,
-            Err(error) => return Waits::Is(Err(error)),
+        let returned = match returned_message(seq, lease, hold_id, settlement) {
+            Ok(returned) => returned,
+            Err(error) => return PendingAnswer::Known(Err(error)),
         };
-        let again = back.as_ref().is_some_and(|back| back.kind != Kind::Dead);
-        if let (Some(back), Some(hold)) = (&back, &hold)
-            && back.delay_ms > 0
+        let again =
+            returned.as_ref().is_some_and(|returned| returned.kind != ReturnKind::DeadLetter);
+        if let (Some(returned), Some(hold)) = (&returned, &hold)
+            && returned.delay_ms > 0
         {
-            // The rest of the session waits for it: nobody holds it until then.
+            // The session waits for this message, so the hold ends.
             batch.ending.insert(hold.hold, hold.clone());
         }
-        if let Some(back) = &back
-            && back.delay_ms > 0
+        if let Some(returned) = &returned
+            && returned.delay_ms > 0
         {
-            let least = batch.delay_ms.unwrap_or(i64::MAX).min(back.delay_ms);
+            let least = batch.delay_ms.unwrap_or(i64::MAX).min(returned.delay_ms);
             batch.delay_ms = Some(least);
         }
         if let Some(new) = state {
-            let of = Token::read(new.hold);
-            let (Some(Token::Hold { num, hold: id }), Some(held)) = (of, hold_id) else {
-                return Waits::Is(Err(BrokerError::LockLost));
+            let token = PgToken::decode(new.hold);
+            let (Some(PgToken::Session { num, hold: id }), Some(held)) = (token, hold_id) else {
+                return PendingAnswer::Known(Err(BrokerError::LockLost));
             };
             if id != held {
-                return Waits::Is(Err(BrokerError::LockLost));
+                return PendingAnswer::Known(Err(BrokerError::LockLost));
             }
             if new.state.as_ref().is_some_and(|s| s.len() > limits::SESSION_STATE_BYTES_MAX) {
-                let text = format!("a state has at most {} bytes", limits::SESSION_STATE_BYTES_MAX);
-                return Waits::Is(Err(BrokerError::Refused {
+                let text = format!(
+                    "the session state is larger than {} bytes: store less",
+                    limits::SESSION_STATE_BYTES_MAX
+                );
+                return PendingAnswer::Known(Err(BrokerError::Refused {
                     code: "state_too_large".into(),
                     text,
                 }));
             }
-            batch.plan.states.push(StateItem { seq, num, hold: id, back, state: new.state });
-        } else if let Some(back) = back {
-            batch.plan.backs.push(back);
+            batch.plan.states.push(StateUpdate { seq, num, hold: id, returned, state: new.state });
+        } else if let Some(returned) = returned {
+            batch.plan.returns.push(returned);
         } else if let Some(lease) = lease {
-            batch.plan.plain.push((seq, lease));
+            batch.plan.completed_plain.push((seq, lease));
         } else if let Some(hold) = hold_id {
-            batch.plan.held.push((seq, hold));
+            batch.plan.completed_held.push((seq, hold));
         }
-        Waits::For { seq, lease, hold, again }
+        PendingAnswer::Pending { seq, lease, hold, again }
     }
 
     async fn settle_transaction(
         &self,
-        plan: &mut Plan,
-        ending: &HashMap<i64, Arc<Hold>>,
+        plan: &mut SettleTransaction,
+        ending: &HashMap<i64, Arc<LocalHold>>,
     ) -> Result<HashSet<i64>, BrokerError> {
-        // Rows are locked in one order, as far as the server follows it.
-        plan.plain.sort_unstable();
-        plan.held.sort_unstable();
-        plan.backs.sort_unstable_by_key(|back| back.seq);
-        // What is still out goes back with its session, uncounted; what is settled here is not.
+        // All processes lock rows in the same order, as far as the server keeps it.
+        plan.completed_plain.sort_unstable();
+        plan.completed_held.sort_unstable();
+        plan.returns.sort_unstable_by_key(|returned| returned.seq);
+        // The other leased messages of a released session return uncounted.
         let settled: HashSet<i64> = plan.seqs().collect();
-        let mut ends: Vec<&Arc<Hold>> = ending.values().collect();
+        let mut ends: Vec<&Arc<LocalHold>> = ending.values().collect();
         ends.sort_unstable_by_key(|hold| hold.num);
         for hold in ends {
-            plan.ends.push((hold.num, hold.hold));
-            plan.returned.extend(hold.out().into_iter().filter(|seq| !settled.contains(seq)));
+            plan.ended_holds.push((hold.num, hold.hold));
+            plan.released.extend(hold.leased().into_iter().filter(|seq| !settled.contains(seq)));
         }
         if plan.is_empty() {
             return Ok(HashSet::new());
         }
-        let mut tries = 0;
+        let mut attempts = 0;
         loop {
-            let link = self.settling.link().await?;
-            tries += 1;
-            match write::transaction(&link, plan).await {
-                Ok(written) => {
-                    self.ring(written.rung);
-                    return Ok(written.done);
+            let connection = self.settling.connection().await?;
+            attempts += 1;
+            match settle_transaction::execute(&connection, plan).await {
+                Ok(result) => {
+                    self.notify_arrivals(result.arrivals);
+                    return Ok(result.settled);
                 }
-                Err(wrong) => {
-                    let _ = link.run("rollback").await; // a connection that is gone has rolled back
-                    self.settling.note(&link, Some(&wrong)).await;
-                    if !error::is_conflict(&wrong) || tries == TRIES {
-                        return Err(wrong.into());
+                Err(error) => {
+                    let _ = connection.execute("rollback").await; // a broken connection is rolled back by the server
+                    self.settling.discard_if_broken(&connection, Some(&error)).await;
+                    if !error::is_conflict(&error) || attempts == ATTEMPTS_MAX {
+                        return Err(error.into());
                     }
                 }
             }
@@ -278,19 +290,19 @@ impl Shared {
     }
 }
 
-/// What does not complete a message. None completes it.
-fn back(
+/// The row changes of a settlement; None completes the message.
+fn returned_message(
     seq: i64,
     lease: Option<i64>,
     hold: Option<i64>,
     settlement: Settlement,
-) -> Result<Option<Back>, BrokerError> {
+) -> Result<Option<ReturnedMessage>, BrokerError> {
     let ms = |delay: u64| i64::try_from(delay.min(limits::DELAY_MS_MAX)).unwrap_or(i64::MAX);
-    let mut back = Back {
+    let mut returned = ReturnedMessage {
         seq,
         lease,
         hold,
-        kind: Kind::Release,
+        kind: ReturnKind::Release,
         delay_ms: 0,
         changes: None,
         reason: None,
@@ -299,35 +311,38 @@ fn back(
     let changes = match settlement {
         Settlement::Complete => return Ok(None),
         Settlement::Release { delay_ms } => {
-            back.delay_ms = ms(delay_ms);
-            return Ok(Some(back));
+            returned.delay_ms = ms(delay_ms);
+            return Ok(Some(returned));
         }
         Settlement::Abandon { delay_ms, changes } => {
-            (back.kind, back.delay_ms) = (Kind::Abandon, ms(delay_ms));
+            (returned.kind, returned.delay_ms) = (ReturnKind::Abandon, ms(delay_ms));
             changes
         }
         Settlement::DeadLetter { reason, text, changes } => {
-            back.kind = Kind::Dead;
-            (back.reason, back.text) = (Some(clip(&reason)), Some(clip(&text)));
+            returned.kind = ReturnKind::DeadLetter;
+            (returned.reason, returned.text) = (Some(clip(&reason)), Some(clip(&text)));
             changes
         }
         Settlement::Defer { .. } => {
             return Err(BrokerError::Unsupported {
-                broker: super::NAME,
+                broker: super::BROKER,
                 what: "deferred messages",
-                fix: "release it with a delay instead",
+                fix: "release the message with a delay instead",
             });
         }
     };
     if changes.size() > limits::CHANGES_BYTES_MAX {
-        let text = format!("changes of a message have at most {} bytes", limits::CHANGES_BYTES_MAX);
+        let text = format!(
+            "the changes of a message are larger than {} bytes: change less",
+            limits::CHANGES_BYTES_MAX
+        );
         return Err(BrokerError::Refused { code: "changes_too_large".into(), text });
     }
-    back.changes = message::encode_changes(changes.properties)?;
-    Ok(Some(back))
+    returned.changes = message::encode_changes(changes.properties)?;
+    Ok(Some(returned))
 }
 
-/// As much of a text as is for people, without what the database cannot keep.
+/// Shortens a text and replaces characters that PostgreSQL cannot store.
 fn clip(text: &str) -> String {
     let mut end = text.len().min(limits::DEAD_LETTER_TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {

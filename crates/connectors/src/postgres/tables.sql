@@ -3,15 +3,15 @@ create schema if not exists malote;
 create table malote.version (one boolean primary key default true check (one), version integer not null);
 insert into malote.version (version) values (1);
 
--- The dead letters of a queue are stored under its number with a minus.
+-- The dead letters of a queue are stored under its negated id.
 create table malote.queues (
     id integer generated always as identity primary key,
     name text not null unique,
     spec jsonb not null
 );
 
--- Those who hold leases. A row is gone once its owner is; one that is bound is known to be gone as soon as nobody has
--- its advisory lock.
+-- The processes that hold leases. A row is deleted after its process is gone. A bound owner holds an advisory lock for as
+-- long as its process runs.
 create table malote.owners (
     id integer generated always as identity primary key,
     bound boolean not null,
@@ -23,8 +23,8 @@ create sequence malote.seqs;
 create sequence malote.turns;
 create sequence malote.holds;
 
--- turn: its place in the line of sessions that are ready. due: until then its first message is delayed. lease, owner,
--- held_until: whoever holds it. fetched: the last message that was handed out under the hold.
+-- turn: the position among ready sessions. due: when the first message is due. lease, owner, held_until: the hold. fetched:
+-- the last message that was leased under the hold.
 create table malote.sessions (
     num bigint generated always as identity primary key,
     queue integer not null,
@@ -43,7 +43,7 @@ create index sessions_ready on malote.sessions (queue, turn) where turn is not n
 create index sessions_due on malote.sessions (due) where due is not null;
 create index sessions_held on malote.sessions (held_until) where lease is not null;
 
--- meta: everything of the message but the body. changes: what was laid over it since.
+-- meta: the message without its body. changes: changed properties.
 create table malote.messages (
     seq bigint primary key default nextval('malote.seqs'),
     queue integer not null,

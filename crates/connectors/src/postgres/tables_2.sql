@@ -1,13 +1,12 @@
--- What is leased is in an index of its own: a claim does not walk past it, however much there is. Leases that ran out
--- are found there, by when.
+-- Leased messages have their own index, so that a claim does not scan past them. Expired leases are found in it.
 drop index malote.messages_ready;
 create index messages_ready on malote.messages (queue, lane, seq)
     where session is null and due is null and lease is null;
 create index messages_leased on malote.messages (queue, locked_until) where lease is not null;
 
--- Rows of a queue that nobody has. Of a table that was empty when it was looked at, the server thinks that it still is:
--- it would plan to go through all of it for each row that it looks for, and keep to that when there are millions. With
--- these it is never empty, and every row is found by its index.
+-- Rows of a queue that does not exist. If a table was empty when it was analyzed, the server plans full scans of it, and keeps
+-- these plans when there are millions of rows. With these rows, the tables are never empty, and every row is found by an
+-- index.
 insert into malote.sessions (queue, id, turn, lease, owner, held_until)
     select 0, int4send(n), case when n % 2 = 0 then n end, case when n % 2 = 1 then 0 end,
         case when n % 2 = 1 then 0 end, case when n % 2 = 1 then timestamptz 'infinity' end

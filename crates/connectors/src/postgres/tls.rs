@@ -1,4 +1,4 @@
-//! TLS for the database's client, with what the other connectors trust.
+//! TLS for the client library, with the same trusted certificates as the other connectors.
 
 use std::io;
 use std::pin::Pin;
@@ -11,52 +11,52 @@ use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::dial::{Tls, connector};
+use crate::dial::{TlsMode, tls_connector};
 
-/// Makes streams that trust this.
+/// Opens TLS streams with these settings.
 #[derive(Clone)]
-pub(super) struct Rustls(pub Tls);
+pub(super) struct PgTls(pub TlsMode);
 
-impl MakeTlsConnect<Socket> for Rustls {
-    type Stream = Protected;
-    type TlsConnect = Named;
+impl MakeTlsConnect<Socket> for PgTls {
+    type Stream = PgTlsStream;
+    type TlsConnect = PgTlsConnect;
     type Error = io::Error;
 
-    fn make_tls_connect(&mut self, domain: &str) -> io::Result<Named> {
-        let connector = connector(&self.0).map_err(io::Error::other)?;
-        let connector = connector.ok_or_else(|| io::Error::other("TLS is switched off"))?;
-        let name = ServerName::try_from(domain.to_owned())
-            .map_err(|_| io::Error::other(format!("`{domain}` cannot have a certificate")))?;
-        Ok(Named { connector, name })
+    fn make_tls_connect(&mut self, domain: &str) -> io::Result<PgTlsConnect> {
+        let connector = tls_connector(&self.0).map_err(io::Error::other)?;
+        let connector = connector.ok_or_else(|| io::Error::other("TLS is off"))?;
+        let name = ServerName::try_from(domain.to_owned()).map_err(|_| {
+            io::Error::other(format!("`{domain}` is not a valid host name for TLS"))
+        })?;
+        Ok(PgTlsConnect { connector, name })
     }
 }
 
-/// A way to one server.
-pub(super) struct Named {
+/// Opens a TLS stream to one server.
+pub(super) struct PgTlsConnect {
     connector: TlsConnector,
     name: ServerName<'static>,
 }
 
-impl TlsConnect<Socket> for Named {
-    type Stream = Protected;
+impl TlsConnect<Socket> for PgTlsConnect {
+    type Stream = PgTlsStream;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Protected>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<PgTlsStream>> + Send>>;
 
     fn connect(self, stream: Socket) -> Self::Future {
-        Box::pin(async move { self.connector.connect(self.name, stream).await.map(Protected) })
+        Box::pin(async move { self.connector.connect(self.name, stream).await.map(PgTlsStream) })
     }
 }
 
-/// A stream to the server that nobody else can read.
-pub(super) struct Protected(TlsStream<Socket>);
+pub(super) struct PgTlsStream(TlsStream<Socket>);
 
-impl tokio_postgres::tls::TlsStream for Protected {
+impl tokio_postgres::tls::TlsStream for PgTlsStream {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }
 }
 
-impl AsyncRead for Protected {
+impl AsyncRead for PgTlsStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -66,7 +66,7 @@ impl AsyncRead for Protected {
     }
 }
 
-impl AsyncWrite for Protected {
+impl AsyncWrite for PgTlsStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -1,41 +1,42 @@
-//! A message as AMQP 0-9-1 carries it, and back.
+//! Messages as AMQP 0-9-1 deliveries, and back.
 //!
-//! Basic properties where the protocol has them; `x-malote-…` headers for the rest, for what is too long for a short
-//! string, and for what a broker counts. The user's own properties are headers under their own names. `user-id` is a
-//! header of ours: RabbitMQ takes only the login's name there. What messages of other programs lack has a default.
+//! Fields become basic properties where the protocol has them. Headers `x-malote-…` carry the rest, values too long
+//! for a short string, and counters. The user's properties are headers under their own names. `user-id` is a header
+//! too, because RabbitMQ accepts only the login's name in the property. Fields missing in messages of other programs
+//! get defaults.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use lapin::BasicProperties;
-use lapin::message::Delivery as Incoming;
+use lapin::message::Delivery as AmqpDelivery;
 use lapin::types::{AMQPValue, ByteArray, FieldArray, FieldTable, ShortString};
-use malote_engine::chance::Chance;
 use malote_model::{
     Body, BodyKind, DeadReason, Message, Native, Properties, SessionId, Timestamp, Value,
 };
 use tokio::time::Instant;
 
 use super::values::{self, from_amqp, to_amqp};
-use super::{new_id, refused, wall_ms};
+use super::{now_ms, refused};
 use crate::broker::BrokerError;
+use crate::system;
 
-/// Headers of ours begin like this; a user's may not.
+/// Prefix of Malote's headers; names of users' properties must not start with it.
 const OURS: &str = "x-malote-";
-/// Headers that the broker writes about deliveries and deaths.
+/// Headers that RabbitMQ writes about deliveries and dead letters.
 const BROKERS: [&str; 4] =
     ["x-delivery-count", "x-acquired-count", "x-first-death-", "x-last-death-"];
 const DEATHS: &str = "x-death";
-/// As plugins for de-duplication spell it.
+/// The name that de-duplication plugins use.
 const DEDUP: &str = "x-deduplication-header";
 
 const ORDER: &str = "x-malote-order";
 const ENQUEUED: &str = "x-malote-enqueued-at";
 const FAILED: &str = "x-malote-failed";
 const RECEIVES: &str = "x-malote-receives";
-/// Not before this time, in its place.
+/// Not delivered before this time; keeps its position in the session.
 const NOT_BEFORE: &str = "x-malote-not-before";
-/// Not before this time, and in no place until then.
+/// Not delivered before this time; has no position in the session until then.
 const AT: &str = "x-malote-at";
 const TTL: &str = "x-malote-ttl";
 const REASON: &str = "x-malote-dead-reason";
@@ -43,49 +44,48 @@ const TEXT: &str = "x-malote-dead-text";
 const KIND: &str = "x-malote-body-kind";
 const NATIVE: &str = "x-malote-native";
 const NATIVE_PROTOCOL: &str = "x-malote-native-protocol";
-/// Not a message: the question of who receives from a partition.
+/// Marks a probe: not a message, but the question which process consumes a partition.
 const PROBE: &str = "x-malote-probe";
 
-/// What frames of 128 KiB, RabbitMQ's default, have room for beside the rest of the header.
+/// Fits into a frame of 128 KiB, RabbitMQ's default, together with the rest of the header.
 const HEADERS_BYTES_MAX: usize = 120 << 10;
-/// RabbitMQ counts every return of a message alike: of a worker that vanished, and of one that gave back what it had
-/// fetched ahead. So many returns count as one failure: whoever kills its workers ends among the dead letters all the
-/// same.
+/// RabbitMQ's delivery count does not distinguish a worker that crashed from one that returned prefetched messages.
+/// So this many returns count as one failure: messages that crash their workers still become dead letters.
 const RETURNS_PER_FAILURE: u64 = 16;
 
-/// A message that came, and what is known of it.
+/// A decoded message with its metadata.
 #[derive(Clone)]
-pub(super) struct Arrived {
+pub(super) struct InboundMessage {
     pub message: Arc<Message>,
-    /// Failed deliveries so far.
+    /// Failed deliveries before this one.
     pub failed: u32,
-    /// Grants so far.
+    /// Deliveries before this one.
     pub receives: u32,
     pub enqueued_at: Timestamp,
     pub dead: Option<(String, String)>,
-    /// It keeps its place and is not handed out before.
+    /// Not handed out before this time; keeps its position.
     pub not_before: Option<Instant>,
-    /// It was to come at this time; the last step of its way may have been shorter.
+    /// The scheduled time, if it is still to come: the last delay queue was shorter than the rest of the delay.
     pub at: Option<Timestamp>,
 }
 
-impl Arrived {
-    /// The same message come again, with what was known of it before.
-    pub(super) fn again(self, newer: Self) -> Self {
+impl InboundMessage {
+    /// The metadata for a redelivery of this message: the higher counters, and the content and delay known before.
+    pub(super) fn merge_redelivery(self, newer: Self) -> Self {
         let (failed, receives) = (self.failed.max(newer.failed), self.receives.max(newer.receives));
         Self { failed, receives, not_before: self.not_before, message: self.message, ..newer }
     }
 }
 
-/// What came over a channel.
-pub(super) enum Came {
-    Message(Arrived),
+/// What a delivery contains.
+pub(super) enum DecodedDelivery {
+    Message(InboundMessage),
     Probe(u64),
 }
 
-/// What goes with a message beside its own fields.
-pub(super) struct Marks<'a> {
-    /// None if whoever sent it gave none.
+/// Metadata of a message that is published.
+pub(super) struct DeliveryMetadata<'a> {
+    /// None if the sender set no id.
     pub id: Option<&'a str>,
     pub enqueued_at: Timestamp,
     pub failed: u32,
@@ -95,12 +95,12 @@ pub(super) struct Marks<'a> {
     pub dead: Option<(&'a str, &'a str)>,
 }
 
-/// The properties under which a message is published.
-pub(super) fn outgoing(
+/// The properties for publishing a message.
+pub(super) fn encode_properties(
     message: &Message,
-    marks: &Marks<'_>,
+    metadata: &DeliveryMetadata<'_>,
 ) -> Result<BasicProperties, BrokerError> {
-    let mut headers = Headers::default();
+    let mut headers = HeaderBuilder::default();
     headers.users(&message.properties)?;
     let mut properties = BasicProperties::default().with_delivery_mode(2);
     macro_rules! short {
@@ -111,7 +111,7 @@ pub(super) fn outgoing(
         )+};
     }
     short! {
-        marks.id, with_message_id, "x-malote-message-id";
+        metadata.id, with_message_id, "x-malote-message-id";
         message.subject.as_deref(), with_type, "x-malote-subject";
         message.reply_to.as_deref(), with_reply_to, "x-malote-reply-to";
         message.correlation_id.as_deref(), with_correlation_id, "x-malote-correlation-id";
@@ -119,7 +119,7 @@ pub(super) fn outgoing(
         message.content_encoding.as_deref(), with_content_encoding, "x-malote-content-encoding";
         message.app_id.as_deref(), with_app_id, "x-malote-app-id";
     }
-    let origin = message.origin_id.as_deref().filter(|origin| Some(*origin) != marks.id);
+    let origin = message.origin_id.as_deref().filter(|origin| Some(*origin) != metadata.id);
     for (name, value) in [
         ("x-malote-origin-id", origin),
         ("x-malote-session", message.session.as_ref().map(SessionId::as_str)),
@@ -128,19 +128,19 @@ pub(super) fn outgoing(
         ("x-malote-reply-to-session", message.reply_to_session.as_deref()),
         ("x-malote-user-id", message.user_id.as_deref()),
         (DEDUP, message.dedup_id.as_deref()),
-        (REASON, marks.dead.map(|(reason, _)| reason)),
-        (TEXT, marks.dead.map(|(_, text)| text)),
+        (REASON, metadata.dead.map(|(reason, _)| reason)),
+        (TEXT, metadata.dead.map(|(_, text)| text)),
     ] {
         if let Some(value) = value {
             headers.set(name, values::text(value), value.len())?;
         }
     }
     for (name, value) in [
-        (ENQUEUED, Some(marks.enqueued_at.0)),
-        (FAILED, Some(marks.failed.into()).filter(|&n| n > 0)),
-        (RECEIVES, Some(marks.receives.into()).filter(|&n| n > 0)),
-        (NOT_BEFORE, marks.not_before.map(|at| at.0)),
-        (AT, marks.at.map(|at| at.0)),
+        (ENQUEUED, Some(metadata.enqueued_at.0)),
+        (FAILED, Some(metadata.failed.into()).filter(|&n| n > 0)),
+        (RECEIVES, Some(metadata.receives.into()).filter(|&n| n > 0)),
+        (NOT_BEFORE, metadata.not_before.map(|at| at.0)),
+        (AT, metadata.at.map(|at| at.0)),
         (TTL, message.ttl_ms),
         (KIND, Some(message.body.kind as u64).filter(|&kind| kind > 0)),
         (NATIVE_PROTOCOL, message.native.as_ref().map(|native| native.protocol.into())),
@@ -155,17 +155,17 @@ pub(super) fn outgoing(
         headers.set(NATIVE, bytes, native.bytes.len())?;
     }
     if let Some(ttl_ms) = message.ttl_ms {
-        let left = marks.enqueued_at.plus_ms(ttl_ms).0.saturating_sub(wall_ms());
-        let left = if marks.receives == 0 { ttl_ms } else { left };
+        let left = metadata.enqueued_at.plus_ms(ttl_ms).0.saturating_sub(now_ms());
+        let left = if metadata.receives == 0 { ttl_ms } else { left };
         properties = properties.with_expiration(left.to_string().into());
     }
     if message.priority > 0 {
         properties = properties.with_priority(message.priority);
     }
-    Ok(properties.with_timestamp(marks.enqueued_at.0 / 1000).with_headers(headers.table))
+    Ok(properties.with_timestamp(metadata.enqueued_at.0 / 1000).with_headers(headers.table))
 }
 
-/// What asks who receives from the partition of a session. It does not outlive its question.
+/// The properties of a probe. It expires after `lives_ms`.
 pub(super) fn probe(number: u64, lives_ms: u64) -> BasicProperties {
     let mut table = FieldTable::default();
     table.insert(PROBE.into(), AMQPValue::LongLongInt(number as i64));
@@ -173,20 +173,23 @@ pub(super) fn probe(number: u64, lives_ms: u64) -> BasicProperties {
 }
 
 #[derive(Default)]
-struct Headers {
+struct HeaderBuilder {
     table: FieldTable,
     bytes: usize,
 }
 
-impl Headers {
+impl HeaderBuilder {
     fn set(&mut self, name: &str, value: AMQPValue, bytes: usize) -> Result<(), BrokerError> {
         let name = values::name(name).ok_or_else(|| {
-            refused("bad_property", "a property's name has more than 255 bytes".into())
+            refused(
+                "bad_property",
+                "the name of a property is longer than 255 bytes: shorten it".into(),
+            )
         })?;
         self.bytes = self.bytes.saturating_add(name.as_str().len()).saturating_add(bytes);
         if self.bytes > HEADERS_BYTES_MAX {
             let text = format!(
-                "the message's properties take more than {HEADERS_BYTES_MAX} bytes, which RabbitMQ has no frame for: put them into the body"
+                "the message's properties take more than {HEADERS_BYTES_MAX} bytes, which do not fit into a frame of RabbitMQ: move them into the body"
             );
             return Err(refused("properties_too_large", text));
         }
@@ -194,7 +197,7 @@ impl Headers {
         Ok(())
     }
 
-    /// A field of the protocol, or a header if it is too long for one.
+    /// Returns a value that fits into a short string; a longer one becomes a header.
     fn short(
         &mut self,
         value: Option<&str>,
@@ -210,17 +213,17 @@ impl Headers {
     fn users(&mut self, properties: &Properties) -> Result<(), BrokerError> {
         for (name, value) in properties.iter() {
             if name.starts_with(OURS) || name == DEDUP || is_brokers(name) {
-                let text = format!("the property `{name}` has a name that is reserved");
+                let text = format!("the property name `{name}` is reserved: choose another name");
                 return Err(refused("bad_property", text));
             }
-            // Counted before it is translated: what nests too deep has no end.
+            // The size is checked before the conversion, which is recursive.
             let bytes = value.size();
             if bytes > HEADERS_BYTES_MAX {
                 self.set(name, AMQPValue::Void, bytes)?;
             }
             self.set(name, to_amqp(value), bytes)?;
         }
-        // Tables are read in the order of their names.
+        // Headers come back sorted by name.
         let names: Vec<&str> = properties.iter().map(|(name, _)| name).collect();
         if !names.is_sorted() {
             let bytes = names.iter().map(|name| name.len() + 8).sum();
@@ -235,17 +238,17 @@ fn is_brokers(name: &str) -> bool {
     name == DEATHS || BROKERS.iter().any(|start| name.starts_with(start))
 }
 
-/// What came, of whomever. Nothing that can be in a message is an error. In a queue with sessions, the key that other
-/// programs route by is the session unless they say another. A message without any id gets one, so that no two share a
-/// row of an inbox; it is another one when the message comes again.
-pub(super) fn incoming(delivery: Incoming, by_key: bool, chance: &Chance) -> Came {
-    let Incoming { properties, data, routing_key, .. } = delivery;
+/// Decodes a delivery. Messages of other programs never cause an error. In a queue with sessions, the routing key is
+/// the session of a message without a session header. A message without an id gets a random one, so that no two
+/// messages share an inbox row; a redelivery gets a different one.
+pub(super) fn decode_delivery(delivery: AmqpDelivery, by_key: bool) -> DecodedDelivery {
+    let AmqpDelivery { properties, data, routing_key, .. } = delivery;
     let empty = FieldTable::default();
     let table = properties.headers().as_ref().unwrap_or(&empty);
     let number = |name: &str| table.inner().get(name).and_then(as_number);
     let text = |name: &str| table.inner().get(name).and_then(as_text);
     if let Some(number) = table.inner().get(PROBE).and_then(as_integer) {
-        return Came::Probe(number as u64);
+        return DecodedDelivery::Probe(number as u64);
     }
     let short = |field: &Option<ShortString>, name: &str| {
         field.as_ref().map(ShortString::to_string).or_else(|| text(name))
@@ -265,7 +268,7 @@ pub(super) fn incoming(delivery: Incoming, by_key: bool, chance: &Chance) -> Cam
     let message = Message {
         origin_id: text("x-malote-origin-id")
             .or_else(|| message_id.clone())
-            .or_else(|| Some(new_id(chance))),
+            .or_else(|| Some(system::random_id())),
         session: session.and_then(|id| SessionId::new(&id).ok()),
         key: text("x-malote-key"),
         subject: short(properties.kind(), "x-malote-subject"),
@@ -285,28 +288,29 @@ pub(super) fn incoming(delivery: Incoming, by_key: bool, chance: &Chance) -> Cam
         message_id,
         body,
         native,
+        ..Message::default()
     };
     let enqueued_at = number(ENQUEUED)
         .or_else(|| properties.timestamp().map(|s| s.saturating_mul(1000)))
-        .unwrap_or_else(wall_ms);
+        .unwrap_or_else(now_ms);
     let returns = number("x-delivery-count").unwrap_or_default();
     let counted = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     let failed = number(FAILED).unwrap_or_default().saturating_add(returns / RETURNS_PER_FAILURE);
     let receives = number(RECEIVES).unwrap_or_default().saturating_add(returns);
-    Came::Message(Arrived {
+    DecodedDelivery::Message(InboundMessage {
         message: Arc::new(message),
         failed: counted(failed),
         receives: counted(receives),
         enqueued_at: Timestamp(enqueued_at),
         dead: dead(table),
         not_before: number(NOT_BEFORE).and_then(due),
-        at: number(AT).filter(|&at| at > wall_ms()).map(Timestamp),
+        at: number(AT).filter(|&at| at > now_ms()).map(Timestamp),
     })
 }
 
-/// The moment of a wall-clock time, if it is still to come.
+/// The instant of a wall-clock time, if it is in the future.
 fn due(at_ms: u64) -> Option<Instant> {
-    let left = at_ms.checked_sub(wall_ms()).filter(|&left| left > 0)?;
+    let left = at_ms.checked_sub(now_ms()).filter(|&left| left > 0)?;
     Instant::now().checked_add(std::time::Duration::from_millis(left))
 }
 
@@ -330,7 +334,7 @@ fn dead(table: &FieldTable) -> Option<(String, String)> {
     if let Some(reason) = text(REASON) {
         return Some((reason, text(TEXT).unwrap_or_default()));
     }
-    // The broker's own: it expired, or its queue was full.
+    // Dead-lettered by RabbitMQ itself: expired, or dropped from a full queue.
     let reason = match text("x-first-death-reason")?.as_str() {
         "expired" => DeadReason::Expired,
         "maxlen" => DeadReason::Overflowed,

@@ -1,60 +1,62 @@
-//! `amqp://` and `amqps://`: RabbitMQ 3.10 and later, by AMQP 0-9-1.
+//! `amqp://` and `amqps://`: RabbitMQ 3.10 and later, over AMQP 0-9-1.
 //!
-//! | file | has |
+//! | file | contains |
 //! |---|---|
-//! | `target.rs`, `transport.rs`, `link.rs` | the URL, the connections and how they come back |
-//! | `names.rs`, `record.rs`, `topology.rs` | what a queue is made of, and what was declared |
-//! | `convert.rs`, `values.rs` | a message on the wire |
-//! | `publish.rs`, `wait.rs` | sending, now and later |
-//! | `way.rs`, `feed.rs`, `plain.rs`, `sessions/` | receiving, without and with sessions |
-//! | `settle.rs` | what settlements mean |
+//! | `url.rs`, `transport.rs`, `connection.rs` | the URL, the connections and reconnecting |
+//! | `names.rs`, `record.rs`, `topology.rs` | the queues and exchanges of a Malote queue, and its declared settings |
+//! | `convert.rs`, `values.rs` | encoding and decoding of messages |
+//! | `publish.rs`, `delay_queues.rs` | sending, now and later |
+//! | `tracked_channel.rs`, `prefetch.rs`, `plain.rs`, `sessions/` | receiving, without and with sessions |
+//! | `settle.rs` | settlements |
 //!
-//! Quorum queues only: what was confirmed is on the disks of a majority. What moves a message (a retry of a queue without
-//! sessions, a dead letter) stores it in its new place before it is gone from the old one: after a crash in between it
-//! is in both. Handlers that must not do a thing twice use an inbox. docs/reference/rabbitmq.md is for users.
+//! All queues are quorum queues: confirmed messages are on the disks of a majority of nodes. To move a message (a
+//! retry in a queue without sessions, a dead letter), the connector publishes it to the new queue before it
+//! acknowledges it in the old one. After a crash in between, it is in both. Handlers that must not run twice use an
+//! inbox. The user documentation is docs/reference/rabbitmq.md.
 
+mod connection;
 mod convert;
-mod feed;
-mod link;
+mod delay_queues;
 mod names;
 mod plain;
+mod prefetch;
 mod publish;
 mod record;
 mod sessions;
 mod settle;
-mod target;
 mod topology;
+mod tracked_channel;
 mod transport;
+mod url;
 mod values;
-mod wait;
-mod way;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
-use malote_engine::chance::Chance;
 use malote_model::{
     Address, LeaseToken, Message, QueueName, QueueSpec, Seq, SessionId, Sessions, Timestamp, When,
 };
 use parking_lot::Mutex;
 
-use self::convert::{Marks, outgoing};
-use self::link::{Io, Link};
-use self::plain::Counter;
-use self::publish::{Parcel, Publisher};
-use self::sessions::Hall;
-use self::target::Target;
-use self::topology::{Known, Topology};
-use crate::broker::{Broker, BrokerError, Doing, Held, Sent, Settle, Source};
+use self::connection::AmqpConnection;
+use self::convert::{DeliveryMetadata, encode_properties};
+use self::plain::PlainQueue;
+use self::publish::{Publication, Publisher};
+use self::sessions::PartitionedQueue;
+use self::topology::{QueueTopology, TopologyCache};
+use self::url::AmqpUrl;
+use crate::broker::{Broker, BrokerError, BrokerFuture, Sent, SessionHold, Settle, Source};
 use crate::capabilities::{Capabilities, RetryHold};
 use crate::depth::Depth;
+use crate::io_thread::IoThread;
+use crate::system;
 
-/// How it is called in messages.
+/// The broker's name in errors.
 const BROKER: &str = "RabbitMQ";
-/// What it can do.
+/// The capabilities of RabbitMQ.
 pub const CAPABILITIES: Capabilities = Capabilities {
     broker: BROKER,
     retry_hold: RetryHold::Partition,
@@ -75,134 +77,134 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     bound_leases: true,
 };
 
-/// How long a message may wait in its place: RabbitMQ takes unsettled messages back after half an hour.
+/// The longest delay of a message in a session. It stays unsettled meanwhile, and RabbitMQ requeues unsettled messages
+/// after half an hour.
 const RETRY_HOLD_MAX: Duration = Duration::from_secs(20 * 60);
 
-/// A RabbitMQ server or cluster, and a virtual host of it.
+/// A virtual host of a RabbitMQ server or cluster.
 pub struct RabbitMq {
-    tools: Arc<Tools>,
-    known: Known,
-    places: Mutex<HashMap<QueueName, Place>>,
+    context: Arc<RabbitContext>,
+    topologies: TopologyCache,
+    open_queues: Mutex<HashMap<QueueName, OpenQueue>>,
 }
 
-/// What everything here uses.
-struct Tools {
-    target: Arc<Target>,
-    /// Messages come over this connection …
-    inn: Arc<Link>,
-    /// … and leave, with all that is declared, over this one: the server stops reading it when it is short of memory.
-    out: Arc<Link>,
+/// State shared by all queues and sources.
+struct RabbitContext {
+    url: Arc<AmqpUrl>,
+    /// For receiving.
+    consume_connection: Arc<AmqpConnection>,
+    /// For publishing and declaring. A server that is short of memory stops reading from publishing connections.
+    publish_connection: Arc<AmqpConnection>,
     publisher: Publisher,
-    /// Waiting queues that are there.
-    waits: Mutex<HashSet<String>>,
-    chance: Chance,
-    numbers: AtomicU32,
-    grants: AtomicU64,
-    io: Io,
+    /// Names of delay queues that exist.
+    declared_delay_queues: Mutex<HashSet<String>>,
+    next_number: AtomicU32,
+    next_grant: AtomicU64,
+    io: IoThread,
 }
 
-impl Tools {
-    fn number(&self) -> u32 {
-        self.numbers.fetch_add(1, Ordering::Relaxed)
+impl RabbitContext {
+    fn next_channel_number(&self) -> u32 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Proof of a lease, of no other process: it means nothing but here.
-    fn token(&self, of: u32) -> LeaseToken {
-        let grant = self.grants.fetch_add(1, Ordering::Relaxed);
-        LeaseToken { epoch: of, slot: (grant >> 32) as u32, grant: grant as u32, random: 0 }
+    /// A token for a lease. It is valid only in this process.
+    fn new_lease(&self, channel: u32) -> LeaseToken {
+        let grant = self.next_grant.fetch_add(1, Ordering::Relaxed);
+        LeaseToken { epoch: channel, slot: (grant >> 32) as u32, grant: grant as u32, random: 0 }
     }
 }
 
-/// Where messages of a queue are settled.
+/// A queue with leases or consumers of this process.
 #[derive(Clone)]
-enum Place {
-    Plain(Arc<Counter>),
-    Sessions(Arc<Hall>),
+enum OpenQueue {
+    Plain(Arc<PlainQueue>),
+    Sessions(Arc<PartitionedQueue>),
 }
 
 fn refused(code: &str, text: String) -> BrokerError {
     BrokerError::Refused { code: code.into(), text }
 }
 
-fn new_id(chance: &Chance) -> String {
-    format!("{:016x}{:016x}", chance.draw(), chance.draw())
+fn now_ms() -> u64 {
+    system::now().0
 }
 
-#[allow(clippy::disallowed_methods)] // the door to time for what is written down; waits use tokio's clock
-fn wall() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
-fn wall_ms() -> u64 {
-    u64::try_from(wall().as_millis()).unwrap_or(u64::MAX)
-}
-
-fn wall_us() -> u64 {
-    u64::try_from(wall().as_micros()).unwrap_or(u64::MAX)
+fn now_us() -> u64 {
+    u64::try_from(system::since_epoch().as_micros()).unwrap_or(u64::MAX)
 }
 
 impl RabbitMq {
-    /// Connects; what cannot be reached now is an error, what is lost later is reached again.
+    /// Connects. A connection that is lost later is reopened when it is needed.
     pub async fn connect(url: &str) -> Result<Self, BrokerError> {
-        let target = Arc::new(Target::of(url)?);
-        let io = Io::start()?;
-        let inn = Arc::new(Link::new(target.clone(), "malote: receives", &io));
-        let out = Arc::new(Link::new(target.clone(), "malote: sends", &io));
-        inn.connection().await?;
-        let tools = Tools {
-            target,
-            inn,
-            publisher: Publisher::new(out.clone()),
-            out,
-            waits: Mutex::default(),
-            chance: Chance::of_system(),
-            numbers: AtomicU32::new(1),
-            grants: AtomicU64::new(1),
+        let url = Arc::new(AmqpUrl::parse(url)?);
+        let io = IoThread::start("malote-rabbitmq")?;
+        let consume_connection =
+            Arc::new(AmqpConnection::new(url.clone(), "malote: receives", &io));
+        let publish_connection = Arc::new(AmqpConnection::new(url.clone(), "malote: sends", &io));
+        consume_connection.connection().await?;
+        let context = RabbitContext {
+            url,
+            consume_connection,
+            publisher: Publisher::new(publish_connection.clone()),
+            publish_connection,
+            declared_delay_queues: Mutex::default(),
+            next_number: AtomicU32::new(1),
+            next_grant: AtomicU64::new(1),
             io,
         };
-        Ok(Self { tools: Arc::new(tools), known: Known::default(), places: Mutex::default() })
+        Ok(Self {
+            context: Arc::new(context),
+            topologies: TopologyCache::default(),
+            open_queues: Mutex::default(),
+        })
     }
 
-    async fn topology(&self, queue: &QueueName) -> Result<Arc<Topology>, BrokerError> {
-        if let Some(topology) = self.known.get(queue) {
+    async fn topology(&self, queue: &QueueName) -> Result<Arc<QueueTopology>, BrokerError> {
+        if let Some(topology) = self.topologies.get(queue) {
             return Ok(topology);
         }
-        let found = topology::find(&self.tools.out, queue).await?;
-        Ok(self.known.put(queue, found))
+        let topology = topology::find(&self.context.publish_connection, queue).await?;
+        Ok(self.topologies.put(queue, topology))
     }
 
-    async fn place(&self, queue: &QueueName) -> Result<Place, BrokerError> {
-        if let Some(place) = self.places.lock().get(queue) {
-            return Ok(place.clone());
+    async fn open_queue(&self, queue: &QueueName) -> Result<OpenQueue, BrokerError> {
+        if let Some(open_queue) = self.open_queues.lock().get(queue) {
+            return Ok(open_queue.clone());
         }
         let topology = self.topology(queue).await?;
-        let mut places = self.places.lock();
-        let tools = self.tools.clone();
-        let place = places.entry(queue.clone()).or_insert_with(|| match topology.partitions {
-            0 => Place::Plain(Arc::new(Counter::new(tools, topology))),
-            _ => Place::Sessions(Hall::new(tools, topology)),
-        });
-        Ok(place.clone())
+        let mut open_queues = self.open_queues.lock();
+        let context = self.context.clone();
+        let open_queue =
+            open_queues.entry(queue.clone()).or_insert_with(|| match topology.partitions {
+                0 => OpenQueue::Plain(Arc::new(PlainQueue::new(context, topology))),
+                _ => OpenQueue::Sessions(PartitionedQueue::new(context, topology)),
+            });
+        Ok(open_queue.clone())
     }
 
-    /// A queue that is not there any more may be made anew, of another kind.
-    fn still<T>(&self, queue: &QueueName, found: Result<T, BrokerError>) -> Result<T, BrokerError> {
-        if let Err(BrokerError::Refused { code, .. }) = &found
+    /// Forgets a queue that was deleted: it may be declared again with other settings.
+    fn forget_if_deleted<T>(
+        &self,
+        queue: &QueueName,
+        result: Result<T, BrokerError>,
+    ) -> Result<T, BrokerError> {
+        if let Err(BrokerError::Refused { code, .. }) = &result
             && code == "queue_not_found"
         {
-            self.known.forget(queue);
-            self.places.lock().remove(queue);
+            self.topologies.forget(queue);
+            self.open_queues.lock().remove(queue);
         }
-        found
+        result
     }
 
-    /// A message on its way to a queue.
-    async fn to_queue(
+    /// A message for a queue. Checks the queue's settings.
+    async fn message_to_queue(
         &self,
         queue: &QueueName,
         message: &Message,
         id: &str,
-    ) -> Result<Parcel, BrokerError> {
+    ) -> Result<Publication, BrokerError> {
         let topology = self.topology(queue).await?;
         let spec = &topology.spec;
         match (&spec.sessions, &message.session) {
@@ -210,23 +212,27 @@ impl RabbitMq {
             (Sessions::Dynamic, Some(_)) => {}
             (Sessions::Fixed(ids), Some(id)) if ids.contains(id) => {}
             (_, Some(id)) => {
-                let text = format!("`{queue}` takes no messages of the session `{id}`");
+                let text = format!(
+                    "queue `{queue}` has a fixed list of sessions, without `{id}`: use one of the listed sessions"
+                );
                 return Err(refused("session_not_listed", text));
             }
             (_, None) => {
-                let text = format!("`{queue}` has sessions: give the message one");
+                let text = format!("queue `{queue}` has sessions: set the session of the message");
                 return Err(refused("session_required", text));
             }
         }
         let bytes = message.body.bytes.len() as u64;
         if bytes > spec.message_bytes_max {
-            let most = spec.message_bytes_max;
-            let text = format!("`{queue}` takes messages of up to {most} bytes, not of {bytes}");
+            let max = spec.message_bytes_max;
+            let text = format!(
+                "the message has {bytes} bytes; queue `{queue}` allows {max}: send a smaller one"
+            );
             return Err(refused("message_too_large", text));
         }
-        let now = Timestamp(wall_ms());
+        let now = Timestamp(now_ms());
         let in_order = topology.partitions > 0;
-        // A delay keeps the place: only in a session can anybody tell.
+        // A delayed message keeps its position. Only in a session does the position matter.
         let (not_before, at) = match message.when {
             When::Now | When::Delay(0) => (None, None),
             When::Delay(ms) if in_order && Duration::from_millis(ms) <= RETRY_HOLD_MAX => {
@@ -236,7 +242,7 @@ impl RabbitMq {
                 return Err(BrokerError::Unsupported {
                     broker: BROKER,
                     what: "delay of more than 20 minutes in a session",
-                    fix: "send it for a time: then it has no place in its session before",
+                    fix: "schedule the message with `at`: it then has no position in its session before",
                 });
             }
             When::Delay(ms) => (None, Some(now.plus_ms(ms))),
@@ -244,42 +250,49 @@ impl RabbitMq {
         };
         let (mut exchange, key) = topology.route(message.session.as_ref().map(SessionId::as_str));
         if let Some(at) = at {
-            exchange = wait::place(&self.tools, &topology, at).await?;
+            exchange = delay_queues::exchange_for(&self.context, &topology, at).await?;
         }
         let id = Some(id);
-        let marks =
-            Marks { id, enqueued_at: now, failed: 0, receives: 0, not_before, at, dead: None };
-        let properties = outgoing(message, &marks)?;
-        Ok(Parcel { exchange, key, properties, body: message.body.bytes.clone() })
+        let metadata = DeliveryMetadata {
+            id,
+            enqueued_at: now,
+            failed: 0,
+            receives: 0,
+            not_before,
+            at,
+            dead: None,
+        };
+        let properties = encode_properties(message, &metadata)?;
+        Ok(Publication { exchange, key, properties, body: message.body.bytes.clone() })
     }
 
-    async fn parcel(
+    async fn publication(
         &self,
         to: &Address,
         message: &Message,
         id: &str,
-    ) -> Result<Parcel, BrokerError> {
+    ) -> Result<Publication, BrokerError> {
         let topic = match to {
-            Address::Queue(queue) => return self.to_queue(queue, message, id).await,
+            Address::Queue(queue) => return self.message_to_queue(queue, message, id).await,
             Address::Topic(topic) => topic,
         };
         if message.when != When::Now {
             return Err(BrokerError::Unsupported {
                 broker: BROKER,
-                what: "messages to an exchange for later",
+                what: "scheduled messages to an exchange",
                 fix: "send them to a queue",
             });
         }
         let short = |text: &str, what: &str| {
             let name = lapin::types::ShortString::try_new(text);
             name.map_err(|_| {
-                refused("bad_name", format!("{what} `{text}` has more than 255 bytes"))
+                refused("bad_name", format!("{what} `{text}` is longer than 255 bytes: shorten it"))
             })
         };
         let session = message.session.as_ref().map(SessionId::as_str);
         let key = message.key.as_deref().or(session).unwrap_or_default();
-        let enqueued_at = Timestamp(wall_ms());
-        let marks = Marks {
+        let enqueued_at = Timestamp(now_ms());
+        let metadata = DeliveryMetadata {
             id: Some(id),
             enqueued_at,
             failed: 0,
@@ -288,10 +301,10 @@ impl RabbitMq {
             at: None,
             dead: None,
         };
-        Ok(Parcel {
+        Ok(Publication {
             exchange: short(topic.as_str(), "the topic")?,
             key: short(key, "the key")?,
-            properties: outgoing(message, &marks)?,
+            properties: encode_properties(message, &metadata)?,
             body: message.body.bytes.clone(),
         })
     }
@@ -302,30 +315,32 @@ impl Broker for RabbitMq {
         &CAPABILITIES
     }
 
-    fn declare(&self, queue: &QueueName, spec: QueueSpec) -> Doing<'_, ()> {
+    fn declare(&self, queue: &QueueName, spec: QueueSpec) -> BrokerFuture<'_, ()> {
         let queue = queue.clone();
         Box::pin(async move {
-            let Tools { out, publisher, target, .. } = &*self.tools;
-            let made = topology::declare(out, publisher, &queue, &spec, target.partitions).await?;
-            self.known.put(&queue, made);
+            let RabbitContext { publish_connection, publisher, url, .. } = &*self.context;
+            let made =
+                topology::declare(publish_connection, publisher, &queue, &spec, url.partitions)
+                    .await?;
+            self.topologies.put(&queue, made);
             Ok(())
         })
     }
 
-    fn send(&self, messages: Vec<(Address, Message)>) -> Doing<'_, Vec<Sent>> {
+    fn send(&self, messages: Vec<(Address, Message)>) -> BrokerFuture<'_, Vec<Sent>> {
         Box::pin(async move {
-            let (mut parcels, mut sent) =
+            let (mut publications, mut sent) =
                 (Vec::with_capacity(messages.len()), Vec::with_capacity(messages.len()));
             for (to, message) in &messages {
                 let id = message.message_id.clone();
-                let id = id.unwrap_or_else(|| new_id(&self.tools.chance));
-                parcels.push(self.parcel(to, message, &id).await?);
+                let id = id.unwrap_or_else(system::random_id);
+                publications.push(self.publication(to, message, &id).await?);
                 sent.push(Sent { seq: Seq(0), message_id: id, duplicate: false });
             }
-            let stored = self.tools.publisher.publish(parcels).await?;
+            let stored = self.context.publisher.publish(publications).await?;
             for (one, (to, _)) in stored.into_iter().zip(&messages) {
                 if let (Err(BrokerError::Refused { .. }), Address::Queue(queue)) = (&one, to) {
-                    self.known.forget(queue);
+                    self.topologies.forget(queue);
                 }
                 one?;
             }
@@ -333,13 +348,13 @@ impl Broker for RabbitMq {
         })
     }
 
-    fn open(&self, queue: &QueueName, _: Duration) -> Doing<'_, Box<dyn Source>> {
+    fn open(&self, queue: &QueueName, _: Duration) -> BrokerFuture<'_, Box<dyn Source>> {
         let queue = queue.clone();
         Box::pin(async move {
-            match self.place(&queue).await? {
-                Place::Plain(counter) => self.still(&queue, counter.open().await),
-                Place::Sessions(_) => {
-                    let text = format!("`{queue}` has sessions: use a worker with sessions");
+            match self.open_queue(&queue).await? {
+                OpenQueue::Plain(plain) => self.forget_if_deleted(&queue, plain.open().await),
+                OpenQueue::Sessions(_) => {
+                    let text = format!("queue `{queue}` has sessions: use a worker with sessions");
                     Err(refused("session_required", text))
                 }
             }
@@ -352,14 +367,19 @@ impl Broker for RabbitMq {
         session: Option<SessionId>,
         _: Duration,
         wait: Duration,
-    ) -> Doing<'_, Option<Box<dyn Source>>> {
+    ) -> BrokerFuture<'_, Option<Box<dyn Source>>> {
         let queue = queue.clone();
         Box::pin(async move {
-            match (self.place(&queue).await?, session) {
-                (Place::Sessions(hall), None) => self.still(&queue, hall.next(wait).await),
-                (Place::Sessions(hall), Some(id)) => self.still(&queue, hall.named(id, wait).await),
-                (Place::Plain(_), _) => {
-                    let text = format!("`{queue}` has no sessions: use a worker without");
+            match (self.open_queue(&queue).await?, session) {
+                (OpenQueue::Sessions(partitioned), None) => {
+                    self.forget_if_deleted(&queue, partitioned.accept_next(wait).await)
+                }
+                (OpenQueue::Sessions(partitioned), Some(id)) => {
+                    self.forget_if_deleted(&queue, partitioned.accept_named(id, wait).await)
+                }
+                (OpenQueue::Plain(_), _) => {
+                    let text =
+                        format!("queue `{queue}` has no sessions: use a worker without sessions");
                     Err(refused("no_sessions", text))
                 }
             }
@@ -370,12 +390,12 @@ impl Broker for RabbitMq {
         &self,
         queue: &QueueName,
         items: Vec<Settle>,
-    ) -> Doing<'_, Vec<Result<(), BrokerError>>> {
-        let place = self.places.lock().get(queue).cloned();
+    ) -> BrokerFuture<'_, Vec<Result<(), BrokerError>>> {
+        let open_queue = self.open_queues.lock().get(queue).cloned();
         Box::pin(async move {
-            Ok(match place {
-                Some(Place::Plain(counter)) => counter.settle(items).await,
-                Some(Place::Sessions(hall)) => hall.settle(items).await,
+            Ok(match open_queue {
+                Some(OpenQueue::Plain(plain)) => plain.settle(items).await,
+                Some(OpenQueue::Sessions(partitioned)) => partitioned.settle(items).await,
                 None => vec![Err(BrokerError::LockLost); items.len()],
             })
         })
@@ -386,18 +406,18 @@ impl Broker for RabbitMq {
         queue: &QueueName,
         leases: Vec<LeaseToken>,
         _: Duration,
-    ) -> Doing<'_, Vec<Result<(), BrokerError>>> {
-        let place = self.places.lock().get(queue).cloned();
-        // There is no lock that could run out: a lease lives as long as its channel.
-        let one = move |lease| match &place {
-            Some(Place::Plain(counter)) => counter.renew(lease),
-            Some(Place::Sessions(hall)) => hall.renew(lease),
+    ) -> BrokerFuture<'_, Vec<Result<(), BrokerError>>> {
+        let open_queue = self.open_queues.lock().get(queue).cloned();
+        // A lease has no deadline: it ends with its channel.
+        let one = move |lease| match &open_queue {
+            Some(OpenQueue::Plain(plain)) => plain.renew(lease),
+            Some(OpenQueue::Sessions(partitioned)) => partitioned.renew(lease),
             None => Err(BrokerError::LockLost),
         };
         Box::pin(async move { Ok(leases.into_iter().map(one).collect()) })
     }
 
-    fn state(&self, _: &QueueName, _: &Held) -> Doing<'_, Option<Bytes>> {
+    fn state(&self, _: &QueueName, _: &SessionHold) -> BrokerFuture<'_, Option<Bytes>> {
         Box::pin(async {
             Err(BrokerError::Unsupported {
                 broker: BROKER,
@@ -407,29 +427,29 @@ impl Broker for RabbitMq {
         })
     }
 
-    /// What nobody has is told by the server; what is out, and fetched ahead, is known of this process only. Nobody
-    /// counts what waits for its time, nor sessions.
-    fn depth(&self, queue: &QueueName) -> Doing<'_, Depth> {
+    /// RabbitMQ reports the ready messages. Leased and prefetched messages are counted in this process only. Delayed
+    /// messages and sessions are not counted.
+    fn depth(&self, queue: &QueueName) -> BrokerFuture<'_, Depth> {
         let queue = queue.clone();
         Box::pin(async move {
             let topology = self.topology(&queue).await?;
-            let counted = topology::ready(&self.tools.out, &topology).await;
-            let there = self.still(&queue, counted)?;
-            let (here, in_flight) = match self.places.lock().get(&queue) {
-                Some(Place::Plain(counter)) => counter.here(),
-                Some(Place::Sessions(hall)) => hall.here(),
+            let counted = topology::count_ready(&self.context.publish_connection, &topology).await;
+            let on_server = self.forget_if_deleted(&queue, counted)?;
+            let (prefetched, in_flight) = match self.open_queues.lock().get(&queue) {
+                Some(OpenQueue::Plain(plain)) => plain.local_counts(),
+                Some(OpenQueue::Sessions(partitioned)) => partitioned.local_counts(),
                 None => (0, 0),
             };
-            let (ready, uncounted_sessions) = (there + here, topology.partitions > 0);
+            let (ready, uncounted_sessions) = (on_server + prefetched, topology.partitions > 0);
             Ok(Depth { ready, in_flight, uncounted_sessions, ..Depth::default() })
         })
     }
 
-    fn close(&self) -> Doing<'_, ()> {
+    fn close(&self) -> BrokerFuture<'_, ()> {
         Box::pin(async move {
-            self.tools.inn.close().await;
-            self.tools.out.close().await;
-            self.places.lock().clear();
+            self.context.consume_connection.close().await;
+            self.context.publish_connection.close().await;
+            self.open_queues.lock().clear();
             Ok(())
         })
     }

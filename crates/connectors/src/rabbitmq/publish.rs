@@ -1,4 +1,4 @@
-//! Sends, and hears that it is stored: every message of a batch is on its way before the first is waited for.
+//! Publishing with confirms. All messages of a batch are published before the first confirm is awaited.
 
 use std::sync::Arc;
 
@@ -8,28 +8,28 @@ use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
 use lapin::{BasicProperties, Channel, Confirmation, PublisherConfirm};
 
-use super::link::{Link, PATIENCE, answered, error};
+use super::connection::{ANSWER_MAX, AmqpConnection, await_answer, error};
 use super::refused;
 use crate::broker::BrokerError;
 
-/// A message and where it goes.
-pub(super) struct Parcel {
-    /// The empty name is the exchange that knows every queue by its name.
+/// A message with its exchange and routing key.
+pub(super) struct Publication {
+    /// Empty: the default exchange, which routes by queue name.
     pub exchange: ShortString,
     pub key: ShortString,
     pub properties: BasicProperties,
     pub body: Bytes,
 }
 
-/// The way out, over a connection of its own: a server that takes no more messages still hears of settlements.
+/// Publishes over a connection of its own: a server that blocks publishers still reads settlements.
 pub(super) struct Publisher {
-    link: Arc<Link>,
+    connection: Arc<AmqpConnection>,
     channel: tokio::sync::Mutex<Option<Channel>>,
 }
 
 impl Publisher {
-    pub(super) fn new(link: Arc<Link>) -> Self {
-        Self { link, channel: tokio::sync::Mutex::new(None) }
+    pub(super) fn new(connection: Arc<AmqpConnection>) -> Self {
+        Self { connection, channel: tokio::sync::Mutex::new(None) }
     }
 
     async fn channel(&self) -> Result<Channel, BrokerError> {
@@ -37,43 +37,52 @@ impl Publisher {
         if let Some(channel) = slot.as_ref().filter(|channel| channel.status().connected()) {
             return Ok(channel.clone());
         }
-        let channel = self.link.channel().await?;
-        answered(channel.confirm_select(ConfirmSelectOptions::default())).await?;
+        let channel = self.connection.channel().await?;
+        await_answer(channel.confirm_select(ConfirmSelectOptions::default())).await?;
         *slot = Some(channel.clone());
         Ok(channel)
     }
 
-    /// Each with its own answer, once it is stored where it was sent.
+    /// Publishes messages and waits for their confirms, one result for each.
     pub(super) async fn publish(
         &self,
-        parcels: Vec<Parcel>,
+        publications: Vec<Publication>,
     ) -> Result<Vec<Result<(), BrokerError>>, BrokerError> {
         let channel = self.channel().await?;
         let options = BasicPublishOptions { mandatory: true, immediate: false };
-        let sending = parcels.iter().map(|parcel| {
-            let (exchange, key) = (parcel.exchange.clone(), parcel.key.clone());
-            channel.basic_publish(exchange, key, options, &parcel.body, parcel.properties.clone())
+        let sending = publications.iter().map(|publication| {
+            let (exchange, key) = (publication.exchange.clone(), publication.key.clone());
+            channel.basic_publish(
+                exchange,
+                key,
+                options,
+                &publication.body,
+                publication.properties.clone(),
+            )
         });
         let stored = async {
             let confirms = join_all(sending).await;
             join_all(confirms.into_iter().map(confirmed)).await
         };
-        let Ok(stored) = tokio::time::timeout(PATIENCE, stored).await else {
+        let Ok(stored) = tokio::time::timeout(ANSWER_MAX, stored).await else {
             let text = format!(
-                "RabbitMQ did not confirm within {PATIENCE:?}: it may be blocked by an alarm"
+                "RabbitMQ did not confirm within {ANSWER_MAX:?}: a memory or disk alarm may block it"
             );
             return Err(BrokerError::Unreachable { text });
         };
         if stored.iter().any(|one| matches!(one, Ok(Confirmation::Nack(_)))) {
-            // A channel that met a queue without a leader may refuse for that queue ever after: the next one asks anew.
+            // After a queue was without a leader, a channel may refuse its messages for ever. Use a new channel.
             self.channel.lock().await.take_if(|have| have.id() == channel.id());
         }
-        Ok(stored.into_iter().zip(&parcels).map(|(one, parcel)| outcome(one, parcel)).collect())
+        Ok(stored
+            .into_iter()
+            .zip(&publications)
+            .map(|(one, publication)| outcome(one, publication))
+            .collect())
     }
 
-    /// Of one that goes alone.
-    pub(super) async fn publish_one(&self, parcel: Parcel) -> Result<(), BrokerError> {
-        self.publish(vec![parcel]).await?.pop().unwrap_or(Ok(()))
+    pub(super) async fn publish_one(&self, publication: Publication) -> Result<(), BrokerError> {
+        self.publish(vec![publication]).await?.pop().unwrap_or(Ok(()))
     }
 }
 
@@ -81,15 +90,22 @@ async fn confirmed(sent: lapin::Result<PublisherConfirm>) -> lapin::Result<Confi
     sent?.await
 }
 
-fn outcome(stored: lapin::Result<Confirmation>, parcel: &Parcel) -> Result<(), BrokerError> {
+fn outcome(
+    stored: lapin::Result<Confirmation>,
+    publication: &Publication,
+) -> Result<(), BrokerError> {
     match stored {
         Ok(Confirmation::Ack(None) | Confirmation::NotRequested) => Ok(()),
         Ok(Confirmation::Ack(Some(back)) | Confirmation::Nack(Some(back))) => {
-            let (to, why) = (if parcel.exchange.as_str().is_empty() { &parcel.key } else { &parcel.exchange }, back.reply_text);
-            Err(refused("queue_not_found", format!("RabbitMQ knows no queue for `{to}`: {why}")))
+            let Publication { exchange, key, .. } = publication;
+            let (to, why) =
+                (if exchange.as_str().is_empty() { key } else { exchange }, back.reply_text);
+            Err(refused("queue_not_found", format!("RabbitMQ has no queue for `{to}`: {why}")))
         }
         Ok(Confirmation::Nack(None)) => Err(BrokerError::Busy {
-            text: "RabbitMQ refused the message (basic.nack): its queue is full or has no majority of nodes".into(),
+            text:
+                "RabbitMQ refused the message (basic.nack): its queue is full or lacks a majority"
+                    .into(),
         }),
         Err(cause) => Err(error(cause)),
     }

@@ -1,4 +1,4 @@
-//! What a queue was declared to be, as it is kept with the queue; and which settings RabbitMQ can keep at all.
+//! The record of a queue's declared settings, and the settings that RabbitMQ cannot support.
 
 use lapin::types::{AMQPValue, FieldTable};
 use malote_model::{
@@ -7,17 +7,17 @@ use malote_model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::names::Names;
-use super::target::PARTITIONS_MAX;
+use super::names::QueueNames;
+use super::url::PARTITIONS_MAX;
 use super::{BROKER, refused, values};
 use crate::broker::BrokerError;
 
-/// The version that is written.
+/// The version of new records.
 const VERSION: u32 = 1;
 
-/// The fields that may differ between queues; all others are refused when they are not the default.
+/// The settings that may differ between queues. All others must have their defaults.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct QueueRecord {
     version: u32,
     /// 0 in a queue without sessions.
     pub partitions: usize,
@@ -34,77 +34,83 @@ pub(super) struct Record {
     relaxed: bool,
 }
 
-fn cannot(what: &'static str, fix: &'static str) -> BrokerError {
+fn unsupported(what: &'static str, fix: &'static str) -> BrokerError {
     BrokerError::Unsupported { broker: BROKER, what, fix }
 }
 
-/// Refuses what RabbitMQ's quorum queues cannot keep, by the setting's name.
+/// Refuses settings that quorum queues cannot support. The error names the setting.
 fn check(spec: &QueueSpec) -> Result<(), BrokerError> {
     spec.check().map_err(BrokerError::from)?;
-    let plain = QueueSpec::default();
+    let defaults = QueueSpec::default();
     let sessions = spec.sessions.required();
     if spec.dedup.is_some() {
-        return Err(cannot(
+        return Err(unsupported(
             "de-duplication window (`dedup`)",
             "leave it out and make handlers exactly-once with an inbox",
         ));
     }
     if spec.priority_max > 0 {
-        return Err(cannot("priorities in quorum queues (`priority_max`)", "set it to 0"));
+        return Err(unsupported("priorities in quorum queues (`priority_max`)", "set it to 0"));
     }
     if spec.receives_max.is_some() {
-        return Err(cannot("limit of receives (`receives_max`)", "set `failed_max` instead"));
+        return Err(unsupported("limit of receives (`receives_max`)", "set `failed_max` instead"));
     }
     if spec.dead_letter != DeadLetterTarget::Own || spec.dead_letters_keep_age {
-        return Err(cannot(
-            "dead letters elsewhere (`dead_letter`, `dead_letters_keep_age`)",
-            "leave it as it is: they go to NAME.dlq",
+        return Err(unsupported(
+            "other target for dead letters (`dead_letter`, `dead_letters_keep_age`)",
+            "leave both at their defaults: dead letters go to NAME.dlq",
         ));
     }
     if spec.auto_delete || spec.exclusive || spec.idle_ms_max.is_some() {
-        return Err(cannot(
-            "quorum queues that go by themselves (`auto_delete`, `exclusive`, `idle_ms_max`)",
+        return Err(unsupported(
+            "quorum queues that are deleted automatically (`auto_delete`, `exclusive`, `idle_ms_max`)",
             "leave them out",
         ));
     }
     if spec.forward_to.is_some() {
-        return Err(cannot("forwarding (`forward_to`)", "bind the queue to an exchange"));
+        return Err(unsupported("forwarding (`forward_to`)", "bind the queue to an exchange"));
     }
     if spec.status != Status::Active {
-        return Err(cannot("queues that are disabled (`status`)", "leave it out"));
+        return Err(unsupported("disabled queues (`status`)", "leave it out"));
     }
-    if spec.delay_ms != plain.delay_ms {
-        return Err(cannot("delay of every message (`delay_ms`)", "send each with its delay"));
+    if spec.delay_ms != defaults.delay_ms {
+        return Err(unsupported(
+            "default delay of messages (`delay_ms`)",
+            "set a delay for each message",
+        ));
     }
     if spec.retry == RetryOrder::Skip && sessions {
-        return Err(cannot("retries out of order (`retry`)", "set it to `hold`"));
+        return Err(unsupported("retries out of order (`retry`)", "set it to `hold`"));
     }
     if sessions && (spec.length_max.is_some() || spec.bytes_max.is_some()) {
-        return Err(cannot(
+        return Err(unsupported(
             "limit over all partitions (`length_max`, `bytes_max`)",
             "leave it out in a queue with sessions",
         ));
     }
     if sessions && spec.ttl_ms.is_some() && spec.on_expiry == OnExpiry::DeadLetter {
-        // It would fall out of its session while an earlier one is in hand.
-        return Err(cannot("expired dead letters of sessions (`on_expiry`)", "set it to `drop`"));
+        // A message could expire while an earlier one of its session is being processed.
+        return Err(unsupported(
+            "dead letters for expired messages of sessions (`on_expiry`)",
+            "set it to `drop`",
+        ));
     }
     if spec.overflow == Overflow::DeadLetterOldest {
-        return Err(cannot(
-            "dead letters by overflow that are surely kept (`overflow`)",
+        return Err(unsupported(
+            "durable dead letters for overflowed messages (`overflow`)",
             "set it to `reject` or `drop_oldest`",
         ));
     }
     if spec.overflow == Overflow::DropOldest && spec.on_expiry == OnExpiry::DeadLetter {
-        return Err(cannot(
-            "`drop_oldest` without dead letters beside expired ones with (`overflow`, `on_expiry`)",
+        return Err(unsupported(
+            "combination of `drop_oldest` with dead letters for expired messages (`overflow`, `on_expiry`)",
             "set one of them to its default",
         ));
     }
     Ok(())
 }
 
-impl Record {
+impl QueueRecord {
     pub(super) fn of(spec: &QueueSpec, partitions: usize) -> Result<Self, BrokerError> {
         check(spec)?;
         let sessions = match &spec.sessions {
@@ -137,7 +143,7 @@ impl Record {
         let right = |one: &Self| one.version == VERSION && one.partitions <= PARTITIONS_MAX;
         record.filter(right).ok_or_else(|| {
             let text = format!(
-                "`{queue}` was declared by a version of Malote that this one does not know"
+                "queue `{queue}` was declared by a newer version of Malote: use that version"
             );
             refused("unknown_spec", text)
         })
@@ -166,27 +172,28 @@ impl Record {
         }
     }
 
-    /// Refuses a declaration that differs, by the field.
-    pub(super) fn same(&self, asked: &Self, queue: &str) -> Result<(), BrokerError> {
-        if self.partitions != asked.partitions && self.partitions.min(asked.partitions) > 0 {
-            let (have, want) = (self.partitions, asked.partitions);
+    /// Refuses a declaration with other settings. The error names the setting.
+    pub(super) fn check_same(&self, requested: &Self, queue: &str) -> Result<(), BrokerError> {
+        if self.partitions != requested.partitions && self.partitions.min(requested.partitions) > 0
+        {
+            let (have, want) = (self.partitions, requested.partitions);
             let text = format!(
-                "`{queue}` has {have} partitions, and this program asks for {want}: write ?partitions={have} into its URL"
+                "queue `{queue}` has {have} partitions, but {want} were requested: write ?partitions={have} into the URL"
             );
             return Err(refused("queue_differs", text));
         }
-        match self.spec().difference(&asked.spec()) {
+        match self.spec().difference(&requested.spec()) {
             None => Ok(()),
             Some((field, have, want)) => {
-                let text = format!("`{queue}` has {field} {have}, and it was declared with {want}");
+                let text = format!("queue `{queue}` has {field} {have}, but {want} was requested");
                 Err(refused("queue_differs", text))
             }
         }
     }
 
-    /// The arguments of the queue, or of each partition.
-    pub(super) fn arguments(&self, names: &Names) -> FieldTable {
-        let mut table = quorum();
+    /// The arguments for declaring the queue, or each partition.
+    pub(super) fn arguments(&self, names: &QueueNames) -> FieldTable {
+        let mut table = quorum_arguments();
         let mut number = |name: &str, value: u64| {
             let value = i64::try_from(value).unwrap_or(i64::MAX);
             table.insert(name.into(), AMQPValue::LongLongInt(value));
@@ -200,14 +207,14 @@ impl Record {
         if let Some(ms) = self.ttl_ms {
             number("x-message-ttl", ms.min(u32::MAX.into()));
         }
-        // Only where there is something to overflow, or where dead letters need it.
+        // Needed only with a limit, or for at-least-once dead-lettering.
         let limited = self.length_max.is_some() || self.bytes_max.is_some();
         if limited || self.expired_are_dead {
             let overflow = if self.drop_oldest { "drop-head" } else { "reject-publish" };
             table.insert("x-overflow".into(), values::text(overflow));
         }
         if self.expired_are_dead {
-            dead_letters(&mut table, "", Some(names.letters().as_str()));
+            set_dead_letter_target(&mut table, "", Some(names.dead_letters().as_str()));
         }
         if self.partitions > 0 {
             table.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
@@ -216,16 +223,16 @@ impl Record {
     }
 }
 
-/// A replicated queue.
-pub(super) fn quorum() -> FieldTable {
+/// The arguments of a replicated queue.
+pub(super) fn quorum_arguments() -> FieldTable {
     let mut table = FieldTable::default();
     table.insert("x-queue-type".into(), values::text("quorum"));
     table
 }
 
-/// What leaves the queue by itself goes there, and is gone here only once it is stored there. That needs `x-overflow`
-/// to be `reject-publish`.
-pub(super) fn dead_letters(table: &mut FieldTable, exchange: &str, key: Option<&str>) {
+/// Sets the target of messages that expire or overflow. They leave the queue only when they are stored in the target,
+/// which requires `x-overflow` = `reject-publish`.
+pub(super) fn set_dead_letter_target(table: &mut FieldTable, exchange: &str, key: Option<&str>) {
     table.insert("x-dead-letter-exchange".into(), values::text(exchange));
     table.insert("x-dead-letter-strategy".into(), values::text("at-least-once"));
     if let Some(key) = key {
@@ -240,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_says_all_that_may_differ() {
+    fn a_record_contains_all_settings_that_may_differ() {
         let a = SessionId::new("a").unwrap();
         let spec = QueueSpec {
             sessions: Sessions::Fixed(vec![a]),
@@ -252,42 +259,42 @@ mod tests {
             durability: Durability::Relaxed,
             ..QueueSpec::default()
         };
-        let record = Record::of(&spec, 4).unwrap();
-        let read = Record::from_bytes(&record.to_bytes().unwrap(), "q").unwrap();
+        let record = QueueRecord::of(&spec, 4).unwrap();
+        let read = QueueRecord::from_bytes(&record.to_bytes().unwrap(), "q").unwrap();
         assert_eq!(read.spec().difference(&spec), None);
         assert_eq!(read, record);
-        assert!(Record::from_bytes(b"what", "q").is_err());
+        assert!(QueueRecord::from_bytes(b"what", "q").is_err());
     }
 
     #[test]
-    fn what_cannot_be_kept_is_refused_by_its_name() {
+    fn unsupported_settings_are_refused_by_name() {
         let dedup = Some(Dedup { window_ms: 1, per_session: false, content: false });
-        let plain = QueueSpec::default();
-        let in_sessions = QueueSpec { sessions: Sessions::Dynamic, ..plain.clone() };
+        let defaults = QueueSpec::default();
+        let in_sessions = QueueSpec { sessions: Sessions::Dynamic, ..defaults.clone() };
         for (name, spec) in [
-            ("dedup", QueueSpec { dedup, ..plain.clone() }),
-            ("priority_max", QueueSpec { priority_max: 3, ..plain.clone() }),
-            ("receives_max", QueueSpec { receives_max: Some(3), ..plain.clone() }),
-            ("dead_letter", QueueSpec { dead_letter: DeadLetterTarget::Drop, ..plain.clone() }),
-            ("idle_ms_max", QueueSpec { idle_ms_max: Some(3), ..plain.clone() }),
-            ("delay_ms", QueueSpec { delay_ms: 3, ..plain.clone() }),
-            ("overflow", QueueSpec { overflow: Overflow::DeadLetterOldest, ..plain.clone() }),
+            ("dedup", QueueSpec { dedup, ..defaults.clone() }),
+            ("priority_max", QueueSpec { priority_max: 3, ..defaults.clone() }),
+            ("receives_max", QueueSpec { receives_max: Some(3), ..defaults.clone() }),
+            ("dead_letter", QueueSpec { dead_letter: DeadLetterTarget::Drop, ..defaults.clone() }),
+            ("idle_ms_max", QueueSpec { idle_ms_max: Some(3), ..defaults.clone() }),
+            ("delay_ms", QueueSpec { delay_ms: 3, ..defaults.clone() }),
+            ("overflow", QueueSpec { overflow: Overflow::DeadLetterOldest, ..defaults.clone() }),
             ("length_max", QueueSpec { length_max: Some(3), ..in_sessions.clone() }),
             ("retry", QueueSpec { retry: RetryOrder::Skip, ..in_sessions.clone() }),
         ] {
-            let error = Record::of(&spec, 4).unwrap_err().to_string();
+            let error = QueueRecord::of(&spec, 4).unwrap_err().to_string();
             assert!(error.contains(&format!("`{name}`")), "{name}: {error}");
         }
     }
 
     #[test]
-    fn other_partitions_are_refused_with_what_to_write() {
+    fn a_different_number_of_partitions_is_refused_with_a_hint() {
         let spec = QueueSpec { sessions: Sessions::Dynamic, ..QueueSpec::default() };
-        let [four, eight] = [4, 8].map(|partitions| Record::of(&spec, partitions).unwrap());
-        let error = four.same(&eight, "q").unwrap_err().to_string();
+        let [four, eight] = [4, 8].map(|partitions| QueueRecord::of(&spec, partitions).unwrap());
+        let error = four.check_same(&eight, "q").unwrap_err().to_string();
         assert!(error.contains("?partitions=4"), "{error}");
-        let plain = Record::of(&QueueSpec::default(), 4).unwrap();
-        let error = four.same(&plain, "q").unwrap_err().to_string();
+        let defaults = QueueRecord::of(&QueueSpec::default(), 4).unwrap();
+        let error = four.check_same(&defaults, "q").unwrap_err().to_string();
         assert!(error.contains("has sessions dynamic"), "{error}");
     }
 }

@@ -1,16 +1,16 @@
-//! What a settlement means here: which are refused, and what goes on to another place.
+//! Settlements: which ones are refused, and how messages are moved.
 
 use std::sync::Arc;
 
 use malote_model::{Changes, Settlement, Timestamp};
 
-use super::convert::{Arrived, Marks, outgoing};
-use super::publish::Parcel;
-use super::topology::Topology;
-use super::{BROKER, Tools, wait, wall_ms};
+use super::convert::{DeliveryMetadata, InboundMessage, encode_properties};
+use super::publish::Publication;
+use super::topology::QueueTopology;
+use super::{BROKER, RabbitContext, delay_queues, now_ms};
 use crate::broker::{BrokerError, Settle};
 
-/// What a settlement asks for and RabbitMQ has not.
+/// The error for a settlement that RabbitMQ cannot support.
 pub(super) fn unsupported(item: &Settle) -> Option<BrokerError> {
     let (what, fix) = match item {
         Settle { state: Some(_), .. } => (
@@ -25,62 +25,62 @@ pub(super) fn unsupported(item: &Settle) -> Option<BrokerError> {
     Some(BrokerError::Unsupported { broker: BROKER, what, fix })
 }
 
-/// The same with changes laid over it.
-pub(super) fn laid_over(arrived: &Arrived, changes: Changes) -> Arrived {
-    let mut arrived = arrived.clone();
+/// The message with changed properties.
+pub(super) fn with_changes(inbound: &InboundMessage, changes: Changes) -> InboundMessage {
+    let mut inbound = inbound.clone();
     if !changes.is_empty() {
-        Arc::make_mut(&mut arrived.message).properties.lay_over(changes.properties);
+        Arc::make_mut(&mut inbound.message).properties.lay_over(changes.properties);
     }
-    arrived
+    inbound
 }
 
-/// A message that leaves its place for another.
-pub(super) enum Letter {
-    /// Its queue once more, after a delay.
-    Later { arrived: Arrived, delay_ms: u64 },
-    /// The dead letters.
-    Dead { arrived: Arrived, reason: String, text: String },
+/// A message that is published to another queue.
+pub(super) enum Republish {
+    /// To its own queue, after a delay.
+    Delayed { inbound: InboundMessage, delay_ms: u64 },
+    /// To the dead letters.
+    DeadLetter { inbound: InboundMessage, reason: String, text: String },
 }
 
-pub(super) fn letter(arrived: Arrived, reason: String, text: String) -> Letter {
-    Letter::Dead { arrived, reason, text }
+pub(super) fn dead_letter(inbound: InboundMessage, reason: String, text: String) -> Republish {
+    Republish::DeadLetter { inbound, reason, text }
 }
 
-impl Letter {
-    pub(super) async fn parcel(
+impl Republish {
+    pub(super) async fn publication(
         self,
-        tools: &Tools,
-        topology: &Topology,
-    ) -> Result<Parcel, BrokerError> {
-        let (arrived, dead) = match &self {
-            Self::Later { arrived, delay_ms } if *delay_ms > 0 => {
-                let at = Timestamp(wall_ms()).plus_ms(*delay_ms);
-                return wait::parcel(tools, topology, arrived, at).await;
+        context: &RabbitContext,
+        topology: &QueueTopology,
+    ) -> Result<Publication, BrokerError> {
+        let (inbound, dead) = match &self {
+            Self::Delayed { inbound, delay_ms } if *delay_ms > 0 => {
+                let at = Timestamp(now_ms()).plus_ms(*delay_ms);
+                return delay_queues::publication(context, topology, inbound, at).await;
             }
-            Self::Later { arrived, .. } => (arrived, None),
-            Self::Dead { arrived, reason, text } => {
-                (arrived, Some((reason.as_str(), text.as_str())))
+            Self::Delayed { inbound, .. } => (inbound, None),
+            Self::DeadLetter { inbound, reason, text } => {
+                (inbound, Some((reason.as_str(), text.as_str())))
             }
         };
-        let mut message = Arc::clone(&arrived.message);
+        let mut message = Arc::clone(&inbound.message);
         let (exchange, key) = match dead {
             None => topology.route(message.session.as_ref().map(|id| id.as_str())),
-            Some(_) => (Default::default(), topology.names.letters()),
+            Some(_) => (Default::default(), topology.names.dead_letters()),
         };
         if dead.is_some() && message.ttl_ms.is_some() {
             // Dead letters do not expire.
             Arc::make_mut(&mut message).ttl_ms = None;
         }
-        let marks = Marks {
+        let metadata = DeliveryMetadata {
             id: message.message_id.as_deref(),
-            enqueued_at: arrived.enqueued_at,
-            failed: if dead.is_some() { 0 } else { arrived.failed },
-            receives: if dead.is_some() { 0 } else { arrived.receives },
+            enqueued_at: inbound.enqueued_at,
+            failed: if dead.is_some() { 0 } else { inbound.failed },
+            receives: if dead.is_some() { 0 } else { inbound.receives },
             not_before: None,
             at: None,
             dead,
         };
-        let properties = outgoing(&message, &marks)?;
-        Ok(Parcel { exchange, key, properties, body: message.body.bytes.clone() })
+        let properties = encode_properties(&message, &metadata)?;
+        Ok(Publication { exchange, key, properties, body: message.body.bytes.clone() })
     }
 }

@@ -1,7 +1,7 @@
-//! The client's connection over a stream of ours, which is TLS where the URL says so.
+//! Runs the client library over this crate's streams, with TLS if the URL asks for it.
 //!
-//! The client would make its own streams, with TLS of its own or, if it was built without, in the open. Ours trust what
-//! those of the other connectors trust.
+//! The library would open its own streams, with other TLS settings, or without TLS if it was built so. These streams
+//! trust the same certificates as those of the other connectors.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,11 +20,11 @@ use lapin::{Connection, ConnectionProperties};
 use parking_lot::Mutex;
 use tokio::io::ReadBuf;
 
-use crate::dial::Stream;
+use crate::dial::ByteStream;
 
-/// Begins the protocol on a stream that is there.
-pub(super) async fn over(
-    stream: Box<dyn Stream>,
+/// Opens an AMQP connection on a connected stream.
+pub(super) async fn connect(
+    stream: Box<dyn ByteStream>,
     uri: AMQPUri,
     properties: ConnectionProperties,
 ) -> lapin::Result<Connection> {
@@ -32,13 +32,13 @@ pub(super) async fn over(
     let runtime = Runtime::new(RuntimeParts::new(Tokio::current(), Streams(Tokio::current())));
     let connect = async move |_, _| match stream.lock().take() {
         Some(stream) => Ok(AsyncTcpStream::Plain(stream)),
-        // A connection that is lost is made anew by `link.rs`, not by the client.
+        // `connection.rs` reconnects, not the client library.
         None => Err(io::Error::from(io::ErrorKind::NotConnected).into()),
     };
     Connection::connector(uri, runtime, connect, properties).await
 }
 
-/// What the client needs of tokio, with streams of ours.
+/// The runtime for the client library. It opens no streams by itself.
 #[derive(Clone, Debug)]
 struct Streams(Tokio);
 
@@ -69,8 +69,8 @@ impl Reactor for Streams {
     }
 }
 
-/// A stream as the client reads and writes it.
-struct Transport(Box<dyn Stream>);
+/// A stream with the I/O traits that the client library uses.
+struct Transport(Box<dyn ByteStream>);
 
 impl AsyncRead for Transport {
     fn poll_read(

@@ -1,22 +1,22 @@
-//! Values of properties as AMQP 0-9-1 headers, and back to just what they were.
+//! Property values as AMQP 0-9-1 header values, and back without loss.
 //!
-//! A type that the protocol has is written as it is. One that it has not (u64, milliseconds, UUID, a map in an order of
-//! its own) is a table of two entries, the type's name and the value: others can read it, and nothing is lost.
+//! Types that the protocol has are used directly. Others (u64, milliseconds, UUID, a map that is not sorted) become a
+//! table of two entries: the type's name and the value. Other programs can read it.
 
 use bytes::Bytes;
 use lapin::types::{AMQPValue, ByteArray, FieldArray, FieldTable, LongString, ShortString};
 use malote_model::{Value, limits};
 
-/// Names the type in a table that stands for a value.
+/// The entry with the type's name.
 const TYPE: &str = "x-malote-type";
-/// The value in it.
+/// The entry with the value.
 const VALUE: &str = "value";
 
 pub(super) fn text(text: &str) -> AMQPValue {
     AMQPValue::LongString(LongString::from(text))
 }
 
-/// Names of headers have at most 255 bytes.
+/// A header name; none if longer than 255 bytes.
 pub(super) fn name(name: &str) -> Option<ShortString> {
     ShortString::try_new(name).ok()
 }
@@ -61,7 +61,7 @@ fn typed(kind: &str, value: AMQPValue) -> AMQPValue {
     AMQPValue::FieldTable(table)
 }
 
-/// A map that comes back in the same order: tables are read in the order of their names.
+/// A table, if the map survives it: tables come back sorted by name.
 fn table(all: &[(String, Value)]) -> Option<AMQPValue> {
     let sorted = all.windows(2).all(|pair| pair[0].0 < pair[1].0);
     if !sorted || all.iter().any(|(key, _)| key == TYPE) {
@@ -80,7 +80,7 @@ pub(super) fn from_amqp(value: &AMQPValue) -> Value {
 
 fn at_depth(value: &AMQPValue, depth: usize) -> Value {
     if depth > limits::VALUE_DEPTH_MAX {
-        return Value::Null; // nothing of ours nests as deep
+        return Value::Null; // Malote never nests values this deep
     }
     let below = |value| at_depth(value, depth + 1);
     match value {
@@ -114,7 +114,7 @@ fn at_depth(value: &AMQPValue, depth: usize) -> Value {
     }
 }
 
-/// What a table of two entries stands for, if it is one of ours.
+/// The value that a table of two entries stands for.
 fn untyped(table: &FieldTable, depth: usize) -> Option<Value> {
     let all = table.inner();
     let (AMQPValue::LongString(kind), value) = (all.get(TYPE)?, all.get(VALUE)?) else {
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_type_comes_back_as_it_was() {
+    fn every_type_survives_a_round_trip() {
         let map = |keys: &[&str]| {
             Value::Map(keys.iter().map(|key| ((*key).to_owned(), Value::Bool(true))).collect())
         };
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_only_looks_like_ours_stays_a_table() {
+    fn a_foreign_table_with_the_same_entries_stays_a_table() {
         let mut table = FieldTable::default();
         table.insert(TYPE.into(), text("uuid"));
         table.insert(VALUE.into(), text("no bytes"));

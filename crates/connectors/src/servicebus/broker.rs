@@ -1,7 +1,7 @@
-//! `servicebus://`: Azure Service Bus, or Malote by the same protocol, as a broker for workers.
+//! `servicebus://`: Azure Service Bus, or Malote over the same protocol, as a broker for workers.
 //!
-//! Locks last as long as the queue says; retries have no delay, and nothing can be written on a failed message. The
-//! connection lives on a thread of its own, so that handlers which never yield cannot starve it.
+//! The queue decides how long locks last. Retries have no delay, and a failed message keeps its properties. The
+//! connection runs on its own thread, so that handlers that never yield cannot block it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,25 +9,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use malote_engine::chance::Chance;
-use malote_engine::clock::{Clock, SystemClock};
 use malote_model::{
-    Address, LeaseToken, Message as Model, QueueName, QueueSpec, Seq, SessionId,
-    Settlement as Asked, Timestamp,
+    Address, LeaseToken, Message as ModelMessage, QueueName, QueueSpec, Seq, SessionId,
+    Settlement as ModelSettlement,
 };
 use parking_lot::Mutex;
-use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::convert;
-use super::error::{Error, Kind};
+use super::error::{Error, ErrorKind};
 use super::{
     Client, Config, Received, Receiver, ReceiverOptions, Sender, SessionReceiver, Settlement,
     Settler,
 };
-use crate::broker::{Broker, BrokerError, Delivery, Doing, Held, Sent, Settle, Source};
+use crate::broker::{
+    Broker, BrokerError, BrokerFuture, Delivery, Sent, SessionHold, Settle, Source,
+};
 use crate::capabilities::{Capabilities, RetryHold};
+use crate::io_thread::IoThread;
+use crate::system;
 
-/// What it can do.
+/// The capabilities of Service Bus.
 pub const CAPABILITIES: Capabilities = Capabilities {
     broker: "Service Bus",
     retry_hold: RetryHold::Session,
@@ -48,82 +49,50 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     bound_leases: false,
 };
 
-/// Messages asked for ahead of a fetch.
+/// Prefetched messages of a source.
 const PREFETCH: u32 = 32;
-/// What is there now arrives within this, or counts as not there.
-const NOW: Duration = Duration::from_millis(20);
-/// One wait at the service for a session: if its caller gives up, it goes on for no longer.
+/// How long to wait for messages before the queue counts as empty.
+const EMPTY_WAIT: Duration = Duration::from_millis(20);
+/// The longest wait of one request for a session. If the caller gives up, the request waits no longer than this.
 const ACCEPT_MAX: Duration = Duration::from_secs(5);
-/// Senders that are kept open.
+/// Senders that stay open.
 const SENDERS_MAX: usize = 256;
 
-/// A namespace.
+/// A Service Bus namespace.
 pub struct ServiceBus {
     client: Client,
-    io: Arc<Io>,
+    io: Arc<IoThread>,
     senders: tokio::sync::Mutex<HashMap<String, Arc<Sender>>>,
-    locks: Arc<Locks>,
-    chance: Chance,
-    clock: SystemClock,
+    locks: Arc<HeldLocks>,
 }
 
-/// What is in hand, by tokens of our own: a settlement needs the message and the link that it came over.
+/// Locked messages and sessions by token. To settle a message, its link and the message itself are needed.
 #[derive(Default)]
-struct Locks {
+struct HeldLocks {
     next: AtomicU64,
-    messages: Mutex<HashMap<LeaseToken, Locked>>,
+    messages: Mutex<HashMap<LeaseToken, LockedMessage>>,
     sessions: Mutex<HashMap<LeaseToken, Settler>>,
 }
 
 #[derive(Clone)]
-struct Locked {
+struct LockedMessage {
     message: Received,
     settler: Settler,
-    /// The session's hold, or the source's own number.
-    of: LeaseToken,
+    /// The token of the session's hold, or a token of the source.
+    source_token: LeaseToken,
     in_session: bool,
 }
 
-impl Locks {
+impl HeldLocks {
     fn token(&self) -> LeaseToken {
         let next = self.next.fetch_add(1, Ordering::Relaxed);
         LeaseToken { epoch: 0, slot: (next >> 32) as u32, grant: next as u32, random: 0 }
     }
 
-    /// A session was let go: what came of it is settled or goes back.
-    fn forget(&self, of: LeaseToken) {
-        self.messages.lock().retain(|_, locked| locked.of != of);
-        self.sessions.lock().remove(&of);
-    }
-}
-
-/// A thread with a runtime: what is spawned there goes on whatever handlers do.
-struct Io {
-    handle: tokio::runtime::Handle,
-    _end: DropGuard,
-}
-
-impl Io {
-    fn start() -> std::io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (handle, end) = (runtime.handle().clone(), CancellationToken::new());
-        let until = end.clone();
-        std::thread::Builder::new()
-            .name("malote-servicebus".into())
-            .spawn(move || runtime.block_on(until.cancelled()))?;
-        Ok(Self { handle, _end: end.drop_guard() })
-    }
-
-    /// Runs there, to its end: a link that is being opened must not be forgotten half-way. What nobody waits for any
-    /// more is dropped then, and so let go.
-    async fn run<T: Send + 'static>(
-        &self,
-        what: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> Result<T, BrokerError> {
-        match self.handle.spawn(what).await {
-            Ok(done) => done.map_err(BrokerError::from),
-            Err(_) => Err(BrokerError::Closed),
-        }
+    /// Forgets a released session and its messages.
+    fn forget(&self, source_token: LeaseToken) {
+        self.messages.lock().retain(|_, locked| locked.source_token != source_token);
+        self.sessions.lock().remove(&source_token);
     }
 }
 
@@ -137,10 +106,15 @@ impl From<Error> for BrokerError {
             Error::Config(_) => Self::Refused { code: "bad_url".into(), text },
             Error::Unreadable(_) => Self::Refused { code: "unreadable".into(), text },
             Error::Refused { kind, condition, .. } => match kind {
-                Kind::SessionLockLost | Kind::MessageLockLost => Self::LockLost,
-                Kind::Timeout | Kind::Busy | Kind::Released | Kind::Detached => Self::Busy { text },
-                Kind::EntityNotFound => Self::Refused { code: "queue_not_found".into(), text },
-                Kind::SessionCannotBeLocked => Self::Refused { code: "session_held".into(), text },
+                ErrorKind::SessionLockLost | ErrorKind::MessageLockLost => Self::LockLost,
+                ErrorKind::Timeout
+                | ErrorKind::Busy
+                | ErrorKind::Released
+                | ErrorKind::Detached => Self::Busy { text },
+                ErrorKind::EntityNotFound => Self::Refused { code: "queue_not_found".into(), text },
+                ErrorKind::SessionCannotBeLocked => {
+                    Self::Refused { code: "session_held".into(), text }
+                }
                 _ => Self::Refused { code: condition, text },
             },
         }
@@ -151,7 +125,7 @@ fn unsupported(what: &'static str, fix: &'static str) -> BrokerError {
     BrokerError::Unsupported { broker: CAPABILITIES.broker, what, fix }
 }
 
-/// The address of a queue; its dead letters have the service's own spelling.
+/// The address of a queue. The service has its own name for dead letters.
 fn entity(queue: &QueueName) -> String {
     match queue.owner() {
         Some(owner) => format!("{owner}/$DeadLetterQueue"),
@@ -160,27 +134,17 @@ fn entity(queue: &QueueName) -> String {
 }
 
 impl ServiceBus {
-    /// Connects: `servicebus://` and a connection string, or a connection string alone.
+    /// Connects. The URL is a connection string, with or without `servicebus://` before it.
     pub async fn connect(url: &str) -> Result<Self, BrokerError> {
         let config: Config = url.strip_prefix("servicebus://").unwrap_or(url).parse()?;
-        let io = Arc::new(Io::start().map_err(|error| BrokerError::Refused {
-            code: "no_thread".into(),
-            text: format!("the thread of the connection cannot be started: {error}"),
-        })?);
+        let io = Arc::new(IoThread::start("malote-servicebus")?);
         let client = io.run(Client::connect(config)).await?;
-        Ok(Self {
-            client,
-            io,
-            senders: tokio::sync::Mutex::default(),
-            locks: Arc::default(),
-            chance: Chance::of_system(),
-            clock: SystemClock::starting_at(Timestamp(0)),
-        })
+        Ok(Self { client, io, senders: tokio::sync::Mutex::default(), locks: Arc::default() })
     }
 
     async fn sender(&self, queue: &str) -> Result<Arc<Sender>, BrokerError> {
         let mut senders = self.senders.lock().await;
-        if let Some(sender) = senders.get(queue).filter(|sender| !sender.is_over()) {
+        if let Some(sender) = senders.get(queue).filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());
         }
         if senders.len() >= SENDERS_MAX {
@@ -193,15 +157,17 @@ impl ServiceBus {
         Ok(sender)
     }
 
-    async fn send_to(&self, queue: &str, messages: &[Model]) -> Result<Vec<Sent>, BrokerError> {
+    async fn send_to(
+        &self,
+        queue: &str,
+        messages: &[ModelMessage],
+    ) -> Result<Vec<Sent>, BrokerError> {
         let sender = self.sender(queue).await?;
         let mut sent = Vec::with_capacity(messages.len());
         let mut batch = sender.batch();
         for message in messages {
-            let id = message.message_id.clone().unwrap_or_else(|| {
-                format!("{:016x}{:016x}", self.chance.draw(), self.chance.draw())
-            });
-            let outgoing = convert::outgoing(message, id.clone(), self.clock.now());
+            let id = message.message_id.clone().unwrap_or_else(system::random_id);
+            let outgoing = convert::to_service_bus(message, id.clone(), system::now());
             if !batch.add(&outgoing) {
                 if !batch.is_empty() {
                     sender.send_batch(&batch).await?;
@@ -219,32 +185,48 @@ impl ServiceBus {
         Ok(sent)
     }
 
-    fn source(&self, receiver: AnyReceiver, held: Option<Held>, of: LeaseToken) -> Box<dyn Source> {
+    fn source(
+        &self,
+        receiver: AnyReceiver,
+        held: Option<SessionHold>,
+        source_token: LeaseToken,
+    ) -> Box<dyn Source> {
         let settler = receiver.receiver().settler();
         let in_session = held.is_some();
         if in_session {
-            self.locks.sessions.lock().insert(of, settler.clone());
+            self.locks.sessions.lock().insert(source_token, settler.clone());
         }
         let (receiver, locks) = (tokio::sync::Mutex::new(Some(receiver)), self.locks.clone());
-        Box::new(LinkSource { receiver, settler, held, of, locks, io: self.io.clone() })
+        Box::new(ServiceBusSource {
+            receiver,
+            settler,
+            held,
+            source_token,
+            locks,
+            io: self.io.clone(),
+        })
     }
 }
 
-/// What the service can do of a settlement.
-fn settlement(asked: &Asked) -> Result<Settlement, BrokerError> {
+/// The settlement for the service; an error if it does not support it.
+fn settlement(asked: &ModelSettlement) -> Result<Settlement, BrokerError> {
     let plain = |laid: &malote_model::Changes| match laid.is_empty() {
         true => Ok(Default::default()),
-        false => Err(unsupported("history on the message", "leave its properties as they are")),
+        false => Err(unsupported("history on the message", "leave its properties unchanged")),
     };
     Ok(match asked {
-        Asked::Complete => Settlement::Complete,
-        Asked::Abandon { delay_ms, .. } | Asked::Release { delay_ms } if *delay_ms > 0 => {
+        ModelSettlement::Complete => Settlement::Complete,
+        ModelSettlement::Abandon { delay_ms, .. } | ModelSettlement::Release { delay_ms }
+            if *delay_ms > 0 =>
+        {
             return Err(unsupported("durable delay", "set the retry's backoff to none"));
         }
-        Asked::Abandon { changes, .. } => Settlement::Abandon { properties: plain(changes)? },
-        Asked::Release { .. } => Settlement::Release,
-        Asked::Defer { changes } => Settlement::Defer { properties: plain(changes)? },
-        Asked::DeadLetter { reason, text, changes } => Settlement::DeadLetter {
+        ModelSettlement::Abandon { changes, .. } => {
+            Settlement::Abandon { properties: plain(changes)? }
+        }
+        ModelSettlement::Release { .. } => Settlement::Release,
+        ModelSettlement::Defer { changes } => Settlement::Defer { properties: plain(changes)? },
+        ModelSettlement::DeadLetter { reason, text, changes } => Settlement::DeadLetter {
             reason: reason.clone(),
             description: text.clone(),
             properties: plain(changes)?,
@@ -257,27 +239,28 @@ impl Broker for ServiceBus {
         &CAPABILITIES
     }
 
-    fn declare(&self, _: &QueueName, _: QueueSpec) -> Doing<'_, ()> {
+    fn declare(&self, _: &QueueName, _: QueueSpec) -> BrokerFuture<'_, ()> {
         Box::pin(async {
             Err(unsupported(
-                "declarations over AMQP",
-                "make the queue with the service's own tools",
+                "queue declarations over AMQP",
+                "create the queue with the service's own tools",
             ))
         })
     }
 
-    fn send(&self, messages: Vec<(Address, Model)>) -> Doing<'_, Vec<Sent>> {
+    fn send(&self, messages: Vec<(Address, ModelMessage)>) -> BrokerFuture<'_, Vec<Sent>> {
         Box::pin(async move {
             let mut sent = Vec::with_capacity(messages.len());
             let mut rest = &messages[..];
             while let Some((to, _)) = rest.first() {
-                let of = rest.iter().take_while(|(other, _)| other == to).count();
-                let (now, later) = rest.split_at(of);
+                let count = rest.iter().take_while(|(other, _)| other == to).count();
+                let (now, later) = rest.split_at(count);
                 let name = match to {
                     Address::Queue(queue) => entity(queue),
                     Address::Topic(topic) => topic.as_str().to_owned(),
                 };
-                let now: Vec<Model> = now.iter().map(|(_, message)| message.clone()).collect();
+                let now: Vec<ModelMessage> =
+                    now.iter().map(|(_, message)| message.clone()).collect();
                 sent.extend(self.send_to(&name, &now).await?);
                 rest = later;
             }
@@ -285,7 +268,7 @@ impl Broker for ServiceBus {
         })
     }
 
-    fn open(&self, queue: &QueueName, _: Duration) -> Doing<'_, Box<dyn Source>> {
+    fn open(&self, queue: &QueueName, _: Duration) -> BrokerFuture<'_, Box<dyn Source>> {
         let entity = entity(queue);
         Box::pin(async move {
             let client = self.client.clone();
@@ -302,7 +285,7 @@ impl Broker for ServiceBus {
         session: Option<SessionId>,
         _: Duration,
         wait: Duration,
-    ) -> Doing<'_, Option<Box<dyn Source>>> {
+    ) -> BrokerFuture<'_, Option<Box<dyn Source>>> {
         let entity = entity(queue);
         Box::pin(async move {
             let options = ReceiverOptions { prefetch: PREFETCH, ..Default::default() };
@@ -315,7 +298,7 @@ impl Broker for ServiceBus {
                     match session {
                         Some(id) => client.session(&entity, id.as_str(), options).await.map(Some),
                         None => {
-                            let wait = left.clamp(NOW, ACCEPT_MAX);
+                            let wait = left.clamp(EMPTY_WAIT, ACCEPT_MAX);
                             client.next_session(&entity, options, wait).await
                         }
                     }
@@ -329,39 +312,43 @@ impl Broker for ServiceBus {
             let session = SessionId::new(receiver.id()).map_err(BrokerError::from)?;
             let epoch = u64::try_from(receiver.locked_until_ms()).unwrap_or_default();
             let hold = self.locks.token();
-            let held = Held { session, hold, epoch };
+            let held = SessionHold { session, hold, epoch };
             Ok(Some(self.source(AnyReceiver::Session(Box::new(receiver)), Some(held), hold)))
         })
     }
 
-    fn settle(&self, _: &QueueName, items: Vec<Settle>) -> Doing<'_, Vec<Result<(), BrokerError>>> {
+    fn settle(
+        &self,
+        _: &QueueName,
+        items: Vec<Settle>,
+    ) -> BrokerFuture<'_, Vec<Result<(), BrokerError>>> {
         Box::pin(async move {
             let mut all = vec![Err(BrokerError::LockLost); items.len()];
             let mut started = Vec::new();
-            for (nth, item) in items.iter().enumerate() {
+            for (index, item) in items.iter().enumerate() {
                 if item.state.is_some() {
                     let fix = "keep the state in your own database, with an inbox";
-                    all[nth] = Err(unsupported("state and settlement in one step", fix));
+                    all[index] = Err(unsupported("state and settlement in one step", fix));
                     continue;
                 }
-                let how = match settlement(&item.settlement) {
-                    Ok(how) => how,
+                let settlement = match settlement(&item.settlement) {
+                    Ok(settlement) => settlement,
                     Err(error) => {
-                        all[nth] = Err(error);
+                        all[index] = Err(error);
                         continue;
                     }
                 };
                 let Some(locked) = self.locks.messages.lock().remove(&item.lease) else { continue };
-                match locked.settler.start([&locked.message], &how).await {
-                    Ok(settled) => started.push((nth, locked, settled)),
-                    Err(error) => all[nth] = self.not_settled(item.lease, locked, error),
+                match locked.settler.start([&locked.message], &settlement).await {
+                    Ok(settled) => started.push((index, locked, settled)),
+                    Err(error) => all[index] = self.settle_failed(item.lease, locked, error),
                 }
             }
-            for (nth, locked, settled) in started {
+            for (index, locked, settled) in started {
                 let outcome = settled.outcomes().await.pop().unwrap_or(Ok(()));
-                all[nth] = match outcome {
+                all[index] = match outcome {
                     Ok(()) => Ok(()),
-                    Err(error) => self.not_settled(items[nth].lease, locked, error),
+                    Err(error) => self.settle_failed(items[index].lease, locked, error),
                 };
             }
             Ok(all)
@@ -373,7 +360,7 @@ impl Broker for ServiceBus {
         _: &QueueName,
         leases: Vec<LeaseToken>,
         _: Duration,
-    ) -> Doing<'_, Vec<Result<(), BrokerError>>> {
+    ) -> BrokerFuture<'_, Vec<Result<(), BrokerError>>> {
         Box::pin(async move {
             let mut all = Vec::with_capacity(leases.len());
             for lease in leases {
@@ -399,7 +386,7 @@ impl Broker for ServiceBus {
         })
     }
 
-    fn state(&self, _: &QueueName, held: &Held) -> Doing<'_, Option<Bytes>> {
+    fn state(&self, _: &QueueName, held: &SessionHold) -> BrokerFuture<'_, Option<Bytes>> {
         let session = self.locks.sessions.lock().get(&held.hold).cloned();
         Box::pin(async move {
             let session = session.ok_or(BrokerError::LockLost)?;
@@ -407,7 +394,7 @@ impl Broker for ServiceBus {
         })
     }
 
-    fn close(&self) -> Doing<'_, ()> {
+    fn close(&self) -> BrokerFuture<'_, ()> {
         Box::pin(async move {
             self.senders.lock().await.clear();
             self.client.close().await;
@@ -417,11 +404,11 @@ impl Broker for ServiceBus {
 }
 
 impl ServiceBus {
-    /// A settlement that may be tried again keeps its message in hand; a session's locks are gone with its link.
-    fn not_settled(
+    /// Keeps the lease of a settlement that may be repeated. Locks of a session end with its link.
+    fn settle_failed(
         &self,
         lease: LeaseToken,
-        locked: Locked,
+        locked: LockedMessage,
         error: Error,
     ) -> Result<(), BrokerError> {
         let error = match error {
@@ -456,54 +443,54 @@ impl AnyReceiver {
     }
 }
 
-struct LinkSource {
-    /// None once it was closed.
+struct ServiceBusSource {
+    /// None once closed.
     receiver: tokio::sync::Mutex<Option<AnyReceiver>>,
     settler: Settler,
-    held: Option<Held>,
-    of: LeaseToken,
-    locks: Arc<Locks>,
-    /// The connection lives for as long as somebody receives.
-    io: Arc<Io>,
+    held: Option<SessionHold>,
+    source_token: LeaseToken,
+    locks: Arc<HeldLocks>,
+    /// Keeps the connection's thread running.
+    io: Arc<IoThread>,
 }
 
-impl Source for LinkSource {
-    fn held(&self) -> Option<&Held> {
+impl Source for ServiceBusSource {
+    fn held(&self) -> Option<&SessionHold> {
         self.held.as_ref()
     }
 
-    fn fetch(&self, max: u32, wait: Duration) -> Doing<'_, Vec<Delivery>> {
+    fn fetch(&self, max: u32, wait: Duration) -> BrokerFuture<'_, Vec<Delivery>> {
         Box::pin(async move {
             let mut receiver = self.receiver.lock().await;
             let receiver = receiver.as_mut().ok_or(BrokerError::Closed)?.receiver_mut();
-            let came = receiver.next_many(max.max(1) as usize);
-            let came = match tokio::time::timeout(wait.max(NOW), came).await {
-                Ok(came) => came.map_err(|error| match error {
+            let messages = receiver.next_many(max.max(1) as usize);
+            let messages = match tokio::time::timeout(wait.max(EMPTY_WAIT), messages).await {
+                Ok(messages) => messages.map_err(|error| match error {
                     Error::Lost(_) if self.held.is_some() => BrokerError::LockLost,
                     error => error.into(),
                 })?,
                 Err(_) => return Ok(Vec::new()),
             };
-            let mut all = Vec::with_capacity(came.len());
-            for message in came {
+            let mut all = Vec::with_capacity(messages.len());
+            for message in messages {
                 let lease = self.locks.token();
-                let (settler, of, in_session) =
-                    (self.settler.clone(), self.of, self.held.is_some());
+                let (settler, source_token, in_session) =
+                    (self.settler.clone(), self.source_token, self.held.is_some());
                 let delivery = convert::delivery(&message, lease);
-                let locked = Locked { message, settler, of, in_session };
+                let locked = LockedMessage { message, settler, source_token, in_session };
                 match delivery {
                     Ok(delivery) => {
                         self.locks.messages.lock().insert(lease, locked);
                         all.push(delivery);
                     }
-                    // It would be unreadable for everybody.
+                    // No receiver could decode it.
                     Err(error) => {
-                        let how = Settlement::DeadLetter {
+                        let settlement = Settlement::DeadLetter {
                             reason: "Unreadable".into(),
                             description: error.to_string(),
                             properties: Default::default(),
                         };
-                        locked.settler.settle([&locked.message], &how).await?;
+                        locked.settler.settle([&locked.message], &settlement).await?;
                     }
                 }
             }
@@ -511,7 +498,7 @@ impl Source for LinkSource {
         })
     }
 
-    fn close(self: Box<Self>) -> Doing<'static, ()> {
+    fn close(self: Box<Self>) -> BrokerFuture<'static, ()> {
         Box::pin(async move {
             if let Some(receiver) = self.receiver.lock().await.take() {
                 match receiver {
@@ -524,13 +511,13 @@ impl Source for LinkSource {
     }
 }
 
-impl Drop for LinkSource {
+impl Drop for ServiceBusSource {
     fn drop(&mut self) {
-        // A session's locks are gone with it; other messages in hand can still be settled by their tokens.
+        // Locks of a session end with it. Other locked messages can still be settled by their tokens.
         if self.held.is_some() {
-            self.locks.forget(self.of);
+            self.locks.forget(self.source_token);
         }
-        // A receiver lets go by itself, on the runtime of its connection.
+        // The receiver detaches its link on the runtime of the connection.
         let _io = self.io.handle.enter();
         drop(self.receiver.get_mut().take());
     }

@@ -1,10 +1,8 @@
-//! `$cbs`: tokens, one for each entity, put before its links and again before they expire.
+//! Tokens for `$cbs`: one per entity, sent before its links are attached and renewed before it expires.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use malote_engine::clock::{Clock as _, SystemClock};
-use malote_model::Timestamp;
 use malote_wire_amqp::types::{Map, Value};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -12,41 +10,40 @@ use tokio::task::AbortHandle;
 use tokio::time::{Duration, Instant, sleep_until};
 
 use super::config::{Config, Credential};
-use super::connection::Connection;
-use super::desk::Desk;
+use super::connection::ClientConnection;
 use super::error::{Error, Result};
 use super::limits;
+use super::request_links::RequestLinks;
 use super::sas;
+use crate::system::{self, millis};
 
 const NODE: &str = "$cbs";
-/// A renewal that failed is tried again so soon.
-const AGAIN: Duration = Duration::from_secs(10);
+/// The pause after a failed renewal.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// The tokens of one connection.
-pub(super) struct Claims {
+pub(super) struct ClientClaims {
     enabled: bool,
-    clock: SystemClock,
-    desk: tokio::sync::Mutex<Option<Arc<Desk>>>,
-    /// When the token of each audience is to be renewed; never, if it cannot be.
+    request_links: tokio::sync::Mutex<Option<Arc<RequestLinks>>>,
+    /// When the token of each audience must be renewed; None if it cannot be renewed.
     audiences: Mutex<HashMap<String, Option<Instant>>>,
     changed: Arc<Notify>,
     renewing: Mutex<Option<AbortHandle>>,
 }
 
-impl Claims {
-    pub fn new(config: &Config) -> Claims {
-        Claims {
+impl ClientClaims {
+    pub fn new(config: &Config) -> ClientClaims {
+        ClientClaims {
             enabled: config.has_claims(),
-            clock: SystemClock::starting_at(Timestamp(0)),
-            desk: tokio::sync::Mutex::new(None),
+            request_links: tokio::sync::Mutex::new(None),
             audiences: Mutex::default(),
             changed: Arc::new(Notify::new()),
             renewing: Mutex::new(None),
         }
     }
 
-    /// Puts a token for an entity, unless a good one was put.
-    pub async fn authorize(&self, connection: &Arc<Connection>, address: &str) -> Result<()> {
+    /// Sends a token for an entity, unless a valid one was sent.
+    pub async fn authorize(&self, connection: &Arc<ClientConnection>, address: &str) -> Result<()> {
         if !self.enabled {
             return Ok(());
         }
@@ -64,13 +61,13 @@ impl Claims {
         self.put(connection, audience).await
     }
 
-    async fn put(&self, connection: &Arc<Connection>, audience: String) -> Result<()> {
+    async fn put(&self, connection: &Arc<ClientConnection>, audience: String) -> Result<()> {
         let config = &connection.config;
-        let begun = Instant::now();
+        let started = Instant::now();
         let (token, life) = match &config.credential {
             Credential::Key { name, key } => {
                 let life = config.token_life;
-                let expires_s = (self.clock.now().0 + life.as_millis() as u64).div_ceil(1000);
+                let expires_s = (system::now().0 + millis(life)).div_ceil(1000);
                 (sas::sign(name, key, &audience, expires_s), Some(life))
             }
             Credential::Signature(token) => (token.clone(), None),
@@ -80,35 +77,37 @@ impl Claims {
             .with_string("operation", "put-token")
             .with_string("type", "servicebus.windows.net:sastoken")
             .with_string("name", audience.as_str());
-        let desk = self.desk(connection).await?;
+        let request_links = self.request_links(connection).await?;
         let token = Value::from(token.as_str());
-        let answer = desk.ask(connection, properties, token, config.timeout).await?;
-        let answer = answer.application_properties()?;
-        let status = answer.get("status-code").and_then(Value::as_i64).unwrap_or(0);
+        let response = request_links.request(connection, properties, token, config.timeout).await?;
+        let response = response.application_properties()?;
+        let status = response.get("status-code").and_then(Value::as_i64).unwrap_or(0);
         if !(200..300).contains(&status) {
-            let text = answer.get("status-description").and_then(Value::as_str);
-            let text = text.unwrap_or("the token was not taken");
-            let named = answer.get("error-condition").and_then(Value::as_str);
-            return Err(Error::of_status(status, named, text));
+            let text = response.get("status-description").and_then(Value::as_str);
+            let text = text.unwrap_or("the token was refused");
+            let named = response.get("error-condition").and_then(Value::as_str);
+            return Err(Error::from_status(status, named, text));
         }
-        let due = life.map(|life| begun + life / 5 * 4);
+        let due = life.map(|life| started + life / 5 * 4);
         self.audiences.lock().insert(audience, due);
         self.changed.notify_one();
         Ok(())
     }
 
-    async fn desk(&self, connection: &Arc<Connection>) -> Result<Arc<Desk>> {
-        let mut slot = self.desk.lock().await;
-        if let Some(desk) = slot.as_ref().filter(|desk| !desk.is_over()) {
-            return Ok(desk.clone());
+    async fn request_links(&self, connection: &Arc<ClientConnection>) -> Result<Arc<RequestLinks>> {
+        let mut slot = self.request_links.lock().await;
+        if let Some(request_links) =
+            slot.as_ref().filter(|request_links| !request_links.is_closed())
+        {
+            return Ok(request_links.clone());
         }
-        let desk = Arc::new(Desk::open(connection, NODE).await?);
-        *slot = Some(desk.clone());
-        Ok(desk)
+        let request_links = Arc::new(RequestLinks::open(connection, NODE).await?);
+        *slot = Some(request_links.clone());
+        Ok(request_links)
     }
 
-    /// Renews tokens for as long as the connection is there.
-    pub fn keep_fresh(&self, connection: &Arc<Connection>) {
+    /// Renews tokens while the connection lives.
+    pub fn start_renewal(&self, connection: &Arc<ClientConnection>) {
         if !self.enabled {
             return;
         }
@@ -125,8 +124,8 @@ impl Claims {
         let mut due = Vec::new();
         for (audience, at) in &mut *self.audiences.lock() {
             if at.is_some_and(|at| at <= now) {
-                // Should it fail, it is tried again.
-                *at = Some(now + AGAIN);
+                // If the renewal fails, it is repeated then.
+                *at = Some(now + RETRY_AFTER);
                 due.push(audience.clone());
             }
         }
@@ -134,7 +133,7 @@ impl Claims {
     }
 }
 
-impl Drop for Claims {
+impl Drop for ClientClaims {
     fn drop(&mut self) {
         if let Some(renewing) = self.renewing.lock().take() {
             renewing.abort();
@@ -142,7 +141,7 @@ impl Drop for Claims {
     }
 }
 
-async fn renew(connection: Weak<Connection>, changed: Arc<Notify>) {
+async fn renew(connection: Weak<ClientConnection>, changed: Arc<Notify>) {
     loop {
         let Some(due) = connection.upgrade().map(|connection| connection.claims().next_due())
         else {
@@ -160,13 +159,13 @@ async fn renew(connection: Weak<Connection>, changed: Arc<Notify>) {
                 continue;
             }
         }
-        let Some(connection) = connection.upgrade().filter(|connection| !connection.is_over())
+        let Some(connection) = connection.upgrade().filter(|connection| !connection.is_closed())
         else {
             return;
         };
         for audience in connection.claims().take_due() {
             if let Err(error) = connection.claims().put(&connection, audience.clone()).await {
-                tracing::warn!(%error, audience, "a token could not be renewed");
+                tracing::warn!(%error, audience, "a token could not be renewed; retrying");
             }
         }
     }

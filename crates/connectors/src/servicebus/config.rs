@@ -1,41 +1,41 @@
-//! Where a namespace is and who calls: connection strings as the portal shows them, or fields one by one.
+//! The configuration of a client: parsed from a connection string of the portal, or set field by field.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use super::error::{Error, Result};
-pub use crate::dial::Tls;
+pub use crate::dial::TlsMode;
 
-/// The port of the protocol without TLS.
+/// The default port without TLS.
 const PORT_PLAIN: u16 = 5672;
-/// The port with it.
+/// The default port with TLS.
 const PORT_TLS: u16 = 5671;
 
-/// Who calls, and how it is shown.
+/// The credential of a client.
 #[derive(Clone)]
 pub enum Credential {
-    /// A shared access key: signs a token for each entity, and a new one before that expires.
+    /// A shared access key. The client signs a token for each entity and renews it before it expires.
     Key {
         /// The name of the key.
         name: String,
-        /// The key itself, as the portal shows it.
+        /// The key as the portal shows it.
         key: String,
     },
-    /// A token that somebody else has signed. It cannot be renewed: with it ends what it allows.
+    /// A signed token. It cannot be renewed, so access ends when it expires.
     Signature(String),
-    /// Name and password in the SASL exchange and no token afterwards: brokers other than Service Bus.
+    /// User name and password for SASL PLAIN, without tokens: for brokers other than Service Bus.
     Plain {
         /// The user.
         user: String,
         /// The password.
         password: String,
     },
-    /// Nobody, and no token: brokers other than Service Bus.
+    /// SASL ANONYMOUS, without tokens: for brokers other than Service Bus.
     Anonymous,
 }
 
-/// A key is never shown.
+/// Never prints a key.
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -47,38 +47,38 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// What a client needs to know.
+/// The configuration of a client.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The host, without port.
+    /// The host without the port.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// How the namespace is called in tokens: the host, and the port if the connection string says one.
+    /// The name of the namespace in tokens: the host, and the port if the connection string has one.
     pub authority: String,
-    /// How the stream is protected.
-    pub tls: Tls,
-    /// Who calls.
+    /// The TLS settings.
+    pub tls: TlsMode,
+    /// The credential.
     pub credential: Credential,
-    /// The only entity that the connection string is for.
+    /// The entity, if the connection string is for a single one.
     pub entity: Option<String>,
-    /// How often a connection is tried before the caller hears that there is none; with a growing pause between.
+    /// The number of attempts to connect, with growing pauses.
     pub attempts: u32,
-    /// How long one attempt may take, and an answer to anything that has no time of its own.
+    /// The timeout of one attempt to connect, and of requests without a timeout of their own.
     pub timeout: Duration,
-    /// How long a signed token is good. It is renewed after four fifths of that.
+    /// How long a signed token is valid. It is renewed after four fifths of this time.
     pub token_life: Duration,
 }
 
 impl Config {
-    /// A broker at a host and port, in the clear.
+    /// A broker without TLS.
     pub fn plain(host: impl Into<String>, port: u16, credential: Credential) -> Config {
         let host = host.into();
         Config {
             authority: host.clone(),
             host,
             port,
-            tls: Tls::Off,
+            tls: TlsMode::Off,
             credential,
             entity: None,
             attempts: 5,
@@ -87,7 +87,7 @@ impl Config {
         }
     }
 
-    /// Whether tokens are put at `$cbs`.
+    /// Whether tokens are sent to `$cbs`.
     pub(super) fn has_claims(&self) -> bool {
         matches!(self.credential, Credential::Key { .. } | Credential::Signature(_))
     }
@@ -98,22 +98,23 @@ impl Config {
     }
 }
 
+/// Parses
 /// `Endpoint=sb://host[:port]/;SharedAccessKeyName=…;SharedAccessKey=…[;EntityPath=…][;UseDevelopmentEmulator=true]`,
-/// or `SharedAccessSignature=` instead of name and key. Names in any case, in any order. With the emulator the stream
-/// is in the clear.
+/// or `SharedAccessSignature=…` instead of name and key. The order and the case of the names do not matter. With the
+/// emulator, TLS is off.
 impl FromStr for Config {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Config> {
-        let wrong = |why: &str| Error::Config(why.to_owned());
+        let invalid = |why: &str| Error::Config(why.to_owned());
         let (mut endpoint, mut name, mut key, mut signature, mut entity) =
             (None, None, None, None, None);
         let mut emulator = false;
         for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
-            // Keys end in `=`, so only the first one parts.
+            // Keys may end in `=`, so only the first one separates.
             let (field, value) = part
                 .split_once('=')
-                .ok_or_else(|| wrong("every part is `Name=value`, parted by `;`"))?;
+                .ok_or_else(|| invalid("write `Name=value` parts separated by `;`"))?;
             let value = value.trim().to_owned();
             match field.trim().to_ascii_lowercase().as_str() {
                 "endpoint" => endpoint = Some(value),
@@ -122,45 +123,47 @@ impl FromStr for Config {
                 "sharedaccesssignature" => signature = Some(value),
                 "entitypath" => entity = Some(value),
                 "usedevelopmentemulator" => emulator = value.eq_ignore_ascii_case("true"),
-                // What other tools add means nothing here.
+                // Parts added by other tools are ignored.
                 _ => {}
             }
         }
-        let endpoint = endpoint.ok_or_else(|| wrong("`Endpoint=sb://…` is missing"))?;
-        let (scheme, rest) =
-            endpoint.split_once("://").ok_or_else(|| wrong("the endpoint begins with `sb://`"))?;
+        let endpoint = endpoint.ok_or_else(|| invalid("`Endpoint=sb://…` is missing"))?;
+        let (scheme, rest) = endpoint
+            .split_once("://")
+            .ok_or_else(|| invalid("the endpoint must begin with `sb://`"))?;
         if !["sb", "amqp", "amqps"].contains(&scheme.to_ascii_lowercase().as_str()) {
-            return Err(wrong("the endpoint begins with `sb://`"));
+            return Err(invalid("the endpoint must begin with `sb://`"));
         }
         let authority = rest.split('/').next().unwrap_or_default();
         let (host, port) = host_and_port(authority).ok_or_else(|| {
-            wrong("the endpoint is `sb://host` or `sb://host:port`, with a port below 65536")
+            invalid("the endpoint must be `sb://host` or `sb://host:port`, with a port below 65536")
         })?;
         let credential = match (signature, name, key) {
             (Some(signature), None, None) => Credential::Signature(signature),
             (None, Some(name), Some(key)) => Credential::Key { name, key },
             (Some(_), _, _) => {
-                return Err(wrong("a signature and a key exclude each other"));
+                return Err(invalid("use either a signature or a key, not both"));
             }
             _ => {
-                return Err(wrong(
+                return Err(invalid(
                     "`SharedAccessKeyName` and `SharedAccessKey`, or `SharedAccessSignature`, are missing",
                 ));
             }
         };
-        let (tls, usual) = if emulator { (Tls::Off, PORT_PLAIN) } else { (Tls::System, PORT_TLS) };
+        let (tls, default_port) =
+            if emulator { (TlsMode::Off, PORT_PLAIN) } else { (TlsMode::System, PORT_TLS) };
         Ok(Config {
             authority: authority.to_owned(),
             tls,
             entity: entity.filter(|entity| !entity.is_empty()),
-            ..Config::plain(host, port.unwrap_or(usual), credential)
+            ..Config::plain(host, port.unwrap_or(default_port), credential)
         })
     }
 }
 
 fn host_and_port(authority: &str) -> Option<(String, Option<u16>)> {
     let (host, rest) = match authority.strip_prefix('[') {
-        // An address of version six has colons of its own.
+        // The colons of an IPv6 address are inside brackets.
         Some(rest) => rest.split_once(']')?,
         None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
     };
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_strings_as_they_are_found() {
+    fn connection_strings_are_parsed() {
         for (text, expected) in [
             (
                 "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey=a+b/c==",
@@ -207,15 +210,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_said() {
+    fn errors_name_the_missing_or_invalid_part() {
         for (text, expected) in [
             ("", "Endpoint=sb://"),
-            ("hello", "parted by"),
-            ("Endpoint=http://h;SharedAccessKeyName=R;SharedAccessKey=k", "begins with"),
+            ("hello", "separated by"),
+            ("Endpoint=http://h;SharedAccessKeyName=R;SharedAccessKey=k", "must begin with"),
             ("Endpoint=sb://h:99999;SharedAccessKeyName=R;SharedAccessKey=k", "65536"),
             ("Endpoint=sb://:1;SharedAccessKeyName=R;SharedAccessKey=k", "sb://host"),
             ("Endpoint=sb://h;SharedAccessKeyName=R", "missing"),
-            ("Endpoint=sb://h;SharedAccessKey=k;SharedAccessSignature=s", "exclude"),
+            ("Endpoint=sb://h;SharedAccessKey=k;SharedAccessSignature=s", "not both"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
@@ -223,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_never_shown() {
+    fn a_key_is_never_printed() {
         let text = "Endpoint=sb://h;SharedAccessKeyName=R;SharedAccessKey=verysecret";
         let config: Config = text.parse().unwrap();
         assert!(!format!("{config:?}").contains("verysecret"));

@@ -1,4 +1,4 @@
-//! One connection, as its handles see it: links, desks, tokens.
+//! One connection with its links and tokens. The handles of links share it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,192 +11,196 @@ use malote_wire_amqp::types::Str;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::claims::Claims;
+use super::claims::ClientClaims;
 use super::config::Config;
-use super::desk::Desk;
 use super::dial::dial;
-use super::driver::{Command, Driver, Gone, Opened, Wanted, Why, open};
+use super::driver::{
+    AmqpDriver, AttachedLink, DriverCommand, DroppedLink, EndReason, LinkPurpose, open,
+};
 use super::error::{Error, Result};
 use super::limits;
+use super::request_links::RequestLinks;
 
-/// Numbers for links, over all connections: what came over one is never taken for what came over another.
-static NUMBERS: AtomicU64 = AtomicU64::new(1);
+/// Numbers of links, unique over all connections, so that messages of different links are never confused.
+static NEXT_LINK_NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// A desk that is opened once, by whoever comes first, and again when it has gone.
-type DeskSlot = Arc<tokio::sync::Mutex<Option<Arc<Desk>>>>;
+/// Request links that are opened on first use, and again after they closed.
+type RequestLinksSlot = Arc<tokio::sync::Mutex<Option<Arc<RequestLinks>>>>;
 
-/// A connection. Dropped with its last handle, it says good-bye by itself.
-pub(super) struct Connection {
+/// A connection. It closes when the last handle is dropped.
+pub(super) struct ClientConnection {
     pub config: Arc<Config>,
-    commands: mpsc::Sender<Command>,
-    gone: mpsc::UnboundedSender<Gone>,
-    why: Why,
-    /// Room for bytes that are being sent.
+    commands: mpsc::Sender<DriverCommand>,
+    dropped: mpsc::UnboundedSender<DroppedLink>,
+    end_reason: EndReason,
+    /// Permits for the bytes being sent.
     pub sending: Arc<Semaphore>,
-    claims: Claims,
-    desks: Mutex<HashMap<String, DeskSlot>>,
+    claims: ClientClaims,
+    request_links: Mutex<HashMap<String, RequestLinksSlot>>,
     container: String,
-    named: AtomicU64,
+    next_name: AtomicU64,
 }
 
-impl Connection {
-    /// Connects once, and opens.
-    pub async fn connect(config: Arc<Config>, container: String) -> Result<Arc<Connection>> {
+impl ClientConnection {
+    /// Connects once.
+    pub async fn connect(config: Arc<Config>, container: String) -> Result<Arc<ClientConnection>> {
         let mut stream = dial(&config).await?;
         let opening = open(&config, &container, &mut stream);
-        let (amqp, begun) = tokio::time::timeout(config.timeout, opening)
-            .await
-            .unwrap_or_else(|_| Err(Error::timeout("the server has not opened in time")))?;
-        let (commands, asked) = mpsc::channel(limits::COMMANDS_MAX);
-        let (gone, dropped) = mpsc::unbounded_channel();
-        let why = Why::default();
-        let driver = Driver::new(amqp, begun, asked, dropped, why.clone());
+        let (amqp, started) =
+            tokio::time::timeout(config.timeout, opening).await.unwrap_or_else(|_| {
+                Err(Error::timeout("the server did not open the connection in time"))
+            })?;
+        let (commands, command_queue) = mpsc::channel(limits::COMMANDS_MAX);
+        let (dropped, dropped_links) = mpsc::unbounded_channel();
+        let end_reason = EndReason::default();
+        let driver =
+            AmqpDriver::new(amqp, started, command_queue, dropped_links, end_reason.clone());
         tokio::spawn(driver.run(stream));
-        let connection = Arc::new(Connection {
-            claims: Claims::new(&config),
+        let connection = Arc::new(ClientConnection {
+            claims: ClientClaims::new(&config),
             config,
             commands,
-            gone,
-            why,
+            dropped,
+            end_reason,
             sending: Arc::new(Semaphore::new(limits::SENDING_BYTES_MAX)),
-            desks: Mutex::default(),
+            request_links: Mutex::default(),
             container,
-            named: AtomicU64::new(1),
+            next_name: AtomicU64::new(1),
         });
-        connection.claims.keep_fresh(&connection);
+        connection.claims.start_renewal(&connection);
         Ok(connection)
     }
 
-    /// Whether it is over.
-    pub fn is_over(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.commands.is_closed()
     }
 
-    /// Why nothing comes any more.
-    pub fn why(&self) -> Error {
-        self.why.get().cloned().unwrap_or(Error::Closed)
+    /// Why the connection ended.
+    pub fn end_error(&self) -> Error {
+        self.end_reason.get().cloned().unwrap_or(Error::Closed)
     }
 
-    /// Asks the connection's task. Waits while too much is asked.
-    pub async fn command(&self, command: Command) -> Result<()> {
-        self.commands.send(command).await.map_err(|_| self.why())
+    /// Sends a command to the driver. Waits while its channel is full.
+    pub async fn command(&self, command: DriverCommand) -> Result<()> {
+        self.commands.send(command).await.map_err(|_| self.end_error())
     }
 
-    /// The same, if there is room at once.
-    pub fn try_command(&self, command: Command) -> bool {
+    /// Sends a command if the channel is not full.
+    pub fn try_command(&self, command: DriverCommand) -> bool {
         self.commands.try_send(command).is_ok()
     }
 
-    /// A name for a link that no other has.
-    pub fn name(&self, what: &str) -> String {
-        format!("{}-{what}-{}", self.container, self.named.fetch_add(1, Ordering::Relaxed))
+    /// A unique name for a link.
+    pub fn link_name(&self, what: &str) -> String {
+        format!("{}-{what}-{}", self.container, self.next_name.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Its tokens.
-    pub fn claims(&self) -> &Claims {
+    pub fn claims(&self) -> &ClientClaims {
         &self.claims
     }
 
-    /// Sees to it that a token allows what is about to be done with an entity.
+    /// Makes sure that a token for an entity was sent.
     pub async fn authorize(self: &Arc<Self>, address: &str) -> Result<()> {
         self.claims.authorize(self, address).await
     }
 
-    /// Attaches a link. The server may take so long to answer.
+    /// Attaches a link. `wait` is the time that the server has to answer.
     pub async fn attach(
         self: &Arc<Self>,
         session: Option<SessionId>,
         attach: Attach,
-        wanted: Wanted,
+        purpose: LinkPurpose,
         wait: Duration,
     ) -> Result<LinkHandle> {
         let name = attach.name.clone();
         let (reply, answer) = oneshot::channel();
         let attach = Box::new(attach);
-        self.command(Command::Attach { session, attach, wanted, reply }).await?;
-        // Whoever gives up drops the answer's place: the task then detaches what comes late.
-        let opened = tokio::time::timeout(wait.saturating_add(limits::GRACE), answer)
+        self.command(DriverCommand::Attach { session, attach, purpose, reply }).await?;
+        // If the caller gives up, the receiver of the answer is dropped, and the driver detaches the link.
+        let opened = tokio::time::timeout(wait.saturating_add(limits::REPLY_GRACE), answer)
             .await
-            .map_err(|_| Error::timeout("the link was not answered in time"))?;
-        let Opened { link, attach, why } = opened.map_err(|_| self.why())??;
+            .map_err(|_| Error::timeout("the server did not answer the attach in time"))?;
+        let AttachedLink { link, attach, end_reason } = opened.map_err(|_| self.end_error())??;
         let (connection, released) = (self.clone(), AtomicBool::new(false));
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        Ok(LinkHandle { connection, link, number, name, attach, why, released })
+        let number = NEXT_LINK_NUMBER.fetch_add(1, Ordering::Relaxed);
+        Ok(LinkHandle { connection, link, number, name, attach, end_reason, released })
     }
 
-    /// The desk of an entity.
-    pub async fn desk(self: &Arc<Self>, address: &str) -> Result<Arc<Desk>> {
+    /// The request links of an entity's node.
+    pub async fn request_links(self: &Arc<Self>, address: &str) -> Result<Arc<RequestLinks>> {
         let slot = {
-            let mut desks = self.desks.lock();
-            if !desks.contains_key(address) && desks.len() >= limits::AUDIENCES_MAX {
+            let mut request_links = self.request_links.lock();
+            if !request_links.contains_key(address) && request_links.len() >= limits::AUDIENCES_MAX
+            {
                 return Err(Error::TooMany("entities"));
             }
-            desks.entry(address.to_owned()).or_default().clone()
+            request_links.entry(address.to_owned()).or_default().clone()
         };
         let mut slot = slot.lock().await;
-        if let Some(desk) = slot.as_ref().filter(|desk| !desk.is_over()) {
-            return Ok(desk.clone());
+        if let Some(request_links) =
+            slot.as_ref().filter(|request_links| !request_links.is_closed())
+        {
+            return Ok(request_links.clone());
         }
         self.authorize(address).await?;
-        let desk = Arc::new(Desk::open(self, address).await?);
-        *slot = Some(desk.clone());
-        Ok(desk)
+        let request_links = Arc::new(RequestLinks::open(self, address).await?);
+        *slot = Some(request_links.clone());
+        Ok(request_links)
     }
 
-    /// Says good-bye, and waits until it is said.
+    /// Closes the connection and waits for the end.
     pub async fn close(&self) {
         let (reply, answer) = oneshot::channel();
-        if self.command(Command::Close { reply }).await.is_ok() {
+        if self.command(DriverCommand::Close { reply }).await.is_ok() {
             let _ = answer.await;
         }
     }
 }
 
-/// A link that is attached. Dropped, it is detached.
+/// An attached link. Dropping it detaches the link.
 pub(super) struct LinkHandle {
-    pub connection: Arc<Connection>,
+    pub connection: Arc<ClientConnection>,
     pub link: LinkId,
     pub number: u64,
     pub name: Str,
-    /// As the server has it.
+    /// The server's attach frame.
     pub attach: Box<Attach>,
-    why: Why,
+    end_reason: EndReason,
     released: AtomicBool,
 }
 
 impl LinkHandle {
-    /// Whether it is over.
-    pub fn is_over(&self) -> bool {
-        self.why.get().is_some() || self.connection.is_over()
+    pub fn is_closed(&self) -> bool {
+        self.end_reason.get().is_some() || self.connection.is_closed()
     }
 
-    /// Why nothing comes any more.
-    pub fn why(&self) -> Error {
-        self.why.get().cloned().unwrap_or_else(|| self.connection.why())
+    /// Why the link ended.
+    pub fn end_error(&self) -> Error {
+        self.end_reason.get().cloned().unwrap_or_else(|| self.connection.end_error())
     }
 
-    /// Lets the link stay for as long as its connection does.
-    pub fn stay(&self) -> Why {
+    /// Keeps the link attached until the connection ends.
+    pub fn keep_attached(&self) -> EndReason {
         self.released.store(true, Ordering::Relaxed);
-        self.why.clone()
+        self.end_reason.clone()
     }
 
-    /// Lets go at once. What came and was not looked at goes back.
-    pub fn release(&self, unseen: Vec<DeliveryId>) {
+    /// Detaches without waiting. Unread messages are released.
+    pub fn release(&self, unread: Vec<DeliveryId>) {
         if !self.released.swap(true, Ordering::Relaxed) {
-            let _ = self.connection.gone.send(Gone { link: self.link, unseen });
+            let _ = self.connection.dropped.send(DroppedLink { link: self.link, unread });
         }
     }
 
-    /// Detaches, and waits until the server has answered. What came and was not looked at goes back.
-    pub async fn close(&self, unseen: Vec<DeliveryId>) {
+    /// Detaches and waits for the server's answer. Unread messages are released.
+    pub async fn close(&self, unread: Vec<DeliveryId>) {
         if self.released.swap(true, Ordering::Relaxed) {
             return;
         }
         let (reply, answer) = oneshot::channel();
-        let gone = Gone { link: self.link, unseen };
-        if self.connection.command(Command::Detach { gone, reply }).await.is_ok() {
-            let _ = tokio::time::timeout(limits::FAREWELL, answer).await;
+        let dropped = DroppedLink { link: self.link, unread };
+        if self.connection.command(DriverCommand::Detach { dropped, reply }).await.is_ok() {
+            let _ = tokio::time::timeout(limits::CLOSE_MAX, answer).await;
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Messages of the model ↔ those of the service.
+//! Converts messages between Malote's model and Service Bus.
 
 use bytes::Bytes;
 use malote_model::{
-    Body as ModelBody, BodyKind, LeaseToken, Message as Model, Properties, Seq, SessionId,
+    Body as ModelBody, BodyKind, LeaseToken, Message as ModelMessage, Properties, Seq, SessionId,
     Timestamp, Value as ModelValue, When,
 };
 use malote_wire_amqp::types::{Map, Str, Value};
@@ -12,8 +12,8 @@ use super::settle::{DESCRIPTION, REASON};
 use super::{Message, Received};
 use crate::broker::Delivery;
 
-/// As it is sent. What the service has no field for stays behind.
-pub(super) fn outgoing(message: &Model, id: String, now: Timestamp) -> Message {
+/// The message for the service. Fields that the service does not have are dropped.
+pub(super) fn to_service_bus(message: &ModelMessage, id: String, now: Timestamp) -> Message {
     let scheduled_ms = match message.when {
         When::Now => None,
         When::Delay(ms) => Some(now.plus_ms(ms)),
@@ -21,7 +21,7 @@ pub(super) fn outgoing(message: &Model, id: String, now: Timestamp) -> Message {
     };
     let properties = message.properties.iter();
     let properties =
-        properties.map(|(name, value)| (Value::String(Str::from(name)), of_model(value)));
+        properties.map(|(name, value)| (Value::String(Str::from(name)), from_model(value)));
     Message {
         message_id: Some(id),
         session_id: message.session.as_ref().map(|session| session.as_str().to_owned()),
@@ -38,7 +38,7 @@ pub(super) fn outgoing(message: &Model, id: String, now: Timestamp) -> Message {
     }
 }
 
-/// As a worker gets it. The service counts failures, not grants.
+/// The delivery of a received message. The service counts failed deliveries only.
 pub(super) fn delivery(received: &Received, lease: LeaseToken) -> Result<Delivery> {
     let of = received.properties()?;
     let text = |text: Option<Str>| text.map(|text| text.as_str().to_owned());
@@ -48,13 +48,14 @@ pub(super) fn delivery(received: &Received, lease: LeaseToken) -> Result<Deliver
             properties.set(name, to_model(value));
         }
     }
-    let said = |name: &str| match properties.get(name) {
+    let text_property = |name: &str| match properties.get(name) {
         Some(ModelValue::String(text)) => Some(text.clone()),
         _ => None,
     };
-    let dead = said(REASON).map(|reason| (reason, said(DESCRIPTION).unwrap_or_default()));
+    let dead = text_property(REASON)
+        .map(|reason| (reason, text_property(DESCRIPTION).unwrap_or_default()));
     let correlation_id = of.correlation_id.as_ref().and_then(Value::as_str).map(str::to_owned);
-    let message = Model {
+    let message = ModelMessage {
         message_id: received.message_id()?,
         session: received.session_id()?.and_then(|id| SessionId::new(&id).ok()),
         subject: text(of.subject),
@@ -66,7 +67,7 @@ pub(super) fn delivery(received: &Received, lease: LeaseToken) -> Result<Deliver
         ttl_ms: received.wire().header()?.ttl.map(u64::from),
         properties,
         body: ModelBody { bytes: received.body()?, kind: BodyKind::Bytes },
-        ..Model::default()
+        ..ModelMessage::default()
     };
     let positive = |number: Option<i64>| number.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
     Ok(Delivery {
@@ -81,7 +82,7 @@ pub(super) fn delivery(received: &Received, lease: LeaseToken) -> Result<Deliver
     })
 }
 
-/// The nearest value that the model has.
+/// The closest value of the model.
 fn to_model(value: &Value) -> ModelValue {
     match value {
         Value::Null => ModelValue::Null,
@@ -117,8 +118,8 @@ fn to_model(value: &Value) -> ModelValue {
     }
 }
 
-/// The same value in AMQP.
-fn of_model(value: &ModelValue) -> Value {
+/// The AMQP value.
+fn from_model(value: &ModelValue) -> Value {
     match value {
         ModelValue::Null => Value::Null,
         ModelValue::Bool(v) => Value::Bool(*v),
@@ -136,10 +137,10 @@ fn of_model(value: &ModelValue) -> Value {
         ModelValue::Bytes(v) => Value::Binary(v.clone()),
         ModelValue::Time(v) => Value::Timestamp(*v),
         ModelValue::Uuid(v) => Value::Uuid(*v),
-        ModelValue::List(items) => Value::List(items.iter().map(of_model).collect()),
+        ModelValue::List(items) => Value::List(items.iter().map(from_model).collect()),
         ModelValue::Map(entries) => Value::Map(Map(entries
             .iter()
-            .map(|(key, value)| (Value::String(key.as_str().into()), of_model(value)))
+            .map(|(key, value)| (Value::String(key.as_str().into()), from_model(value)))
             .collect())),
     }
 }

@@ -1,11 +1,10 @@
-//! A stream to the namespace, in time.
+//! Opens a stream to the namespace, with a timeout.
 
 use super::config::Config;
 use super::error::{Error, Result};
-use crate::dial::{DialError, Stream};
+use crate::dial::{ByteStream, DialError};
 
-/// Connects once.
-pub(super) async fn dial(config: &Config) -> Result<Box<dyn Stream>> {
+pub(super) async fn dial(config: &Config) -> Result<Box<dyn ByteStream>> {
     let unreachable = |why: String| {
         let to = format!("{}:{}", config.host, config.port);
         Error::Unreachable { to, why }
@@ -14,7 +13,7 @@ pub(super) async fn dial(config: &Config) -> Result<Box<dyn Stream>> {
     match tokio::time::timeout(config.timeout, connecting).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(DialError::Unreachable(why))) => Err(unreachable(why)),
-        Ok(Err(DialError::Wrong(why))) => Err(Error::Config(why)),
-        Err(_) => Err(unreachable("no answer in time".to_owned())),
+        Ok(Err(DialError::Misconfigured(why))) => Err(Error::Config(why)),
+        Err(_) => Err(unreachable("the server did not answer in time".to_owned())),
     }
 }

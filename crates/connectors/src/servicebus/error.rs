@@ -1,10 +1,10 @@
-//! What can go wrong, by what a caller can do about it.
+//! The errors of the client, grouped by what a caller can do about them.
 
 use malote_wire_amqp::connection::{SendError, UseError};
 use malote_wire_amqp::performative::{AmqpError, condition};
 use malote_wire_amqp::types::DecodeError;
 
-/// Conditions that only Service Bus has.
+/// Error conditions of Service Bus.
 mod servicebus {
     pub const SESSION_CANNOT_BE_LOCKED: &str = "com.microsoft:session-cannot-be-locked";
     pub const SESSION_LOCK_LOST: &str = "com.microsoft:session-lock-lost";
@@ -20,98 +20,98 @@ mod servicebus {
     pub const AUTH_FAILED: &str = "com.microsoft:auth-failed";
 }
 
-/// What kind of refusal it was.
+/// The kind of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// No such queue, topic or subscription.
+pub enum ErrorKind {
+    /// The queue, topic or subscription does not exist.
     EntityNotFound,
     /// The credential does not allow it.
     Unauthorized,
-    /// Not of this entity, or not in this way.
+    /// The entity does not support the operation.
     NotAllowed,
-    /// Another receiver has the session.
+    /// Another receiver holds the session.
     SessionCannotBeLocked,
-    /// The session's lock is over; its messages come again.
+    /// The session's lock has ended; its messages will be delivered again.
     SessionLockLost,
-    /// The message's lock is over; it comes again.
+    /// The message's lock has ended; it will be delivered again.
     MessageLockLost,
-    /// No message with this sequence number.
+    /// No message has this sequence number.
     MessageNotFound,
-    /// Nothing came in the time that was given: no session was free, or the server did not answer.
+    /// No session was free in time, or the server did not answer in time.
     Timeout,
-    /// Too much at once: later.
+    /// The server is busy; retry later.
     Busy,
     /// The entity is full.
     QuotaExceeded,
-    /// The message is larger than the entity takes.
+    /// The message is larger than the entity allows.
     MessageTooLarge,
-    /// The entity is switched off.
+    /// The entity is disabled.
     EntityDisabled,
-    /// There is one of this name already.
+    /// An entity with this name already exists.
     AlreadyExists,
-    /// Something in the request is wrong.
+    /// The request is invalid.
     BadArgument,
-    /// The receiver of a message gave it back: try again.
+    /// The message was released by the server; send it again.
     Released,
-    /// The link was detached for the server's own reasons: attach again.
+    /// The server detached the link; attach again.
     Detached,
     /// Anything else.
     Other,
 }
 
-/// Why something was not done.
+/// Why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A connection string or a setting is wrong.
-    #[error("the connection string is not usable: {0}")]
+    /// The connection string or a setting is invalid.
+    #[error("invalid connection settings: {0}")]
     Config(String),
-    /// No connection could be made.
+    /// The server cannot be reached.
     #[error("cannot connect to {to}: {why}")]
     Unreachable {
         /// Host and port.
         to: String,
-        /// What happened.
+        /// The error of the connection.
         why: String,
     },
-    /// The server said no.
+    /// The server refused the operation.
     #[error("{text} ({condition})")]
     Refused {
-        /// What kind of no.
-        kind: Kind,
-        /// The condition as it came.
+        /// The kind of the refusal.
+        kind: ErrorKind,
+        /// The server's error condition.
         condition: String,
-        /// What the server said.
+        /// The server's description.
         text: String,
     },
-    /// The connection or the link was lost. Whether something that was under way has happened is not known.
+    /// The connection or link was lost. The outcome of pending operations is unknown.
     #[error("the connection or link was lost: {0}")]
     Lost(String),
-    /// The link was closed by this side, or the client was.
-    #[error("closed")]
+    /// This side closed the link or the client.
+    #[error("the link or client is closed")]
     Closed,
-    /// What came from the server cannot be read.
-    #[error("the server's answer cannot be read: {0}")]
+    /// The server's answer cannot be decoded.
+    #[error("the server's answer cannot be decoded: {0}")]
     Unreadable(String),
-    /// Too many links, questions or tokens on one connection.
+    /// Too many links, requests or tokens on one connection.
     #[error("too many {0} on one connection")]
     TooMany(&'static str),
 }
 
-/// What came of something.
+/// The result of an operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     pub(super) fn refused(error: &AmqpError) -> Error {
         let condition = error.condition.as_str().to_owned();
-        let text = error.description.as_deref().unwrap_or("refused without a reason").to_owned();
+        let text = error.description.as_deref().unwrap_or("the server gave no reason").to_owned();
         Error::Refused { kind: kind_of(&condition), condition, text }
     }
 
-    /// A link that the server has detached; without an error it was by its own wish.
+    /// The error of a link that the server detached.
     pub(super) fn detached(error: Option<&AmqpError>) -> Error {
         error.map_or_else(
             || Error::Refused {
-                kind: Kind::Detached,
+                kind: ErrorKind::Detached,
                 condition: condition::DETACH_FORCED.to_owned(),
                 text: "the server detached the link".to_owned(),
             },
@@ -119,16 +119,16 @@ impl Error {
         )
     }
 
-    pub(super) fn of(kind: Kind, condition: &str, text: impl Into<String>) -> Error {
+    pub(super) fn new(kind: ErrorKind, condition: &str, text: impl Into<String>) -> Error {
         Error::Refused { kind, condition: condition.to_owned(), text: text.into() }
     }
 
     pub(super) fn timeout(text: impl Into<String>) -> Error {
-        Error::of(Kind::Timeout, servicebus::TIMEOUT, text)
+        Error::new(ErrorKind::Timeout, servicebus::TIMEOUT, text)
     }
 
-    /// The status of an answer that is not a good one.
-    pub(super) fn of_status(status: i64, named: Option<&str>, text: &str) -> Error {
+    /// The error for a status code of a response.
+    pub(super) fn from_status(status: i64, named: Option<&str>, text: &str) -> Error {
         let fallback = match status {
             401 => condition::UNAUTHORIZED_ACCESS,
             403 => condition::NOT_ALLOWED,
@@ -141,67 +141,75 @@ impl Error {
             _ => condition::INTERNAL_ERROR,
         };
         let condition = named.unwrap_or(fallback);
-        Error::of(kind_of(condition), condition, format!("{text} (status {status})"))
+        Error::new(kind_of(condition), condition, format!("{text} (status {status})"))
     }
 
     /// The kind of a refusal.
-    pub fn kind(&self) -> Option<Kind> {
+    pub fn kind(&self) -> Option<ErrorKind> {
         match self {
             Error::Refused { kind, .. } => Some(*kind),
             _ => None,
         }
     }
 
-    /// Whether the same may succeed later without anybody changing anything. What was lost may have happened: repeat
-    /// a send only if the queue detects duplicates, or if twice does no harm.
-    pub fn is_passing(&self) -> bool {
+    /// Whether a retry may succeed. After [`Error::Lost`] the operation may have succeeded: repeat a send only if the
+    /// queue detects duplicates, or if a duplicate does no harm.
+    pub fn is_transient(&self) -> bool {
         match self {
             Error::Unreachable { .. } | Error::Lost(_) => true,
             Error::Refused { kind, .. } => {
-                matches!(kind, Kind::Timeout | Kind::Busy | Kind::Released | Kind::Detached)
+                matches!(
+                    kind,
+                    ErrorKind::Timeout
+                        | ErrorKind::Busy
+                        | ErrorKind::Released
+                        | ErrorKind::Detached
+                )
             }
             Error::Config(_) | Error::Closed | Error::Unreadable(_) | Error::TooMany(_) => false,
         }
     }
 
-    /// Whether it is unknown if what was asked has happened.
+    /// Whether the outcome is unknown.
     pub fn is_in_doubt(&self) -> bool {
         matches!(self, Error::Lost(_))
     }
 
-    /// What becomes of something that was on its way when its link ended.
-    pub(super) fn on_the_way(&self) -> Error {
+    /// The error of an operation that was in flight when its link ended with this error.
+    pub(super) fn for_in_flight(&self) -> Error {
         match self {
-            // Only a message that was not taken ends a link in this way.
-            Error::Refused { kind: Kind::MessageTooLarge, .. } | Error::Lost(_) => self.clone(),
+            // A link ends with this error only because of the message itself.
+            Error::Refused { kind: ErrorKind::MessageTooLarge, .. } | Error::Lost(_) => {
+                self.clone()
+            }
             other => Error::Lost(other.to_string()),
         }
     }
 }
 
-fn kind_of(named: &str) -> Kind {
+fn kind_of(named: &str) -> ErrorKind {
     match named {
-        condition::NOT_FOUND | condition::RESOURCE_DELETED => Kind::EntityNotFound,
-        condition::UNAUTHORIZED_ACCESS | servicebus::AUTH_FAILED => Kind::Unauthorized,
+        condition::NOT_FOUND | condition::RESOURCE_DELETED => ErrorKind::EntityNotFound,
+        condition::UNAUTHORIZED_ACCESS | servicebus::AUTH_FAILED => ErrorKind::Unauthorized,
         condition::NOT_ALLOWED | condition::NOT_IMPLEMENTED | condition::RESOURCE_LOCKED => {
-            Kind::NotAllowed
+            ErrorKind::NotAllowed
         }
-        servicebus::SESSION_CANNOT_BE_LOCKED => Kind::SessionCannotBeLocked,
-        servicebus::SESSION_LOCK_LOST => Kind::SessionLockLost,
-        servicebus::MESSAGE_LOCK_LOST => Kind::MessageLockLost,
-        servicebus::MESSAGE_NOT_FOUND | servicebus::SESSION_NOT_FOUND => Kind::MessageNotFound,
-        servicebus::TIMEOUT => Kind::Timeout,
-        servicebus::SERVER_BUSY => Kind::Busy,
-        servicebus::ENTITY_DISABLED => Kind::EntityDisabled,
-        servicebus::ENTITY_ALREADY_EXISTS => Kind::AlreadyExists,
+        servicebus::SESSION_CANNOT_BE_LOCKED => ErrorKind::SessionCannotBeLocked,
+        servicebus::SESSION_LOCK_LOST => ErrorKind::SessionLockLost,
+        servicebus::MESSAGE_LOCK_LOST => ErrorKind::MessageLockLost,
+        servicebus::MESSAGE_NOT_FOUND | servicebus::SESSION_NOT_FOUND => ErrorKind::MessageNotFound,
+        servicebus::TIMEOUT => ErrorKind::Timeout,
+        servicebus::SERVER_BUSY => ErrorKind::Busy,
+        servicebus::ENTITY_DISABLED => ErrorKind::EntityDisabled,
+        servicebus::ENTITY_ALREADY_EXISTS => ErrorKind::AlreadyExists,
         servicebus::ARGUMENT_ERROR
         | servicebus::ARGUMENT_OUT_OF_RANGE
         | condition::INVALID_FIELD
-        | condition::DECODE_ERROR => Kind::BadArgument,
-        condition::RESOURCE_LIMIT_EXCEEDED => Kind::QuotaExceeded,
-        condition::MESSAGE_SIZE_EXCEEDED => Kind::MessageTooLarge,
-        condition::DETACH_FORCED | condition::CONNECTION_FORCED => Kind::Detached,
-        _ => Kind::Other,
+        | condition::DECODE_ERROR => ErrorKind::BadArgument,
+        condition::RESOURCE_LIMIT_EXCEEDED => ErrorKind::QuotaExceeded,
+        condition::MESSAGE_SIZE_EXCEEDED => ErrorKind::MessageTooLarge,
+        condition::DETACH_FORCED | condition::CONNECTION_FORCED => ErrorKind::Detached,
+        _ => ErrorKind::Other,
     }
 }
 
@@ -223,15 +231,15 @@ impl From<UseError> for Error {
 impl From<SendError> for Error {
     fn from(error: SendError) -> Error {
         match error {
-            SendError::TooLarge { .. } => Error::of(
-                Kind::MessageTooLarge,
+            SendError::TooLarge { .. } => Error::new(
+                ErrorKind::MessageTooLarge,
                 condition::MESSAGE_SIZE_EXCEEDED,
                 error.to_string(),
             ),
             SendError::NotAttached => Error::Closed,
             // The driver waits for credit and room, and its tags are short.
             SendError::NoCredit | SendError::Full | SendError::Tag => {
-                Error::of(Kind::Other, condition::INTERNAL_ERROR, error.to_string())
+                Error::new(ErrorKind::Other, condition::INTERNAL_ERROR, error.to_string())
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Messages: to be sent, in batches, and as received.
+//! Messages to send, batches, and received messages.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use super::error::{Error, Result};
 
 const SCHEDULED: &str = "x-opt-scheduled-enqueue-time";
 const PARTITION_KEY: &str = "x-opt-partition-key";
-/// What a data section adds to the message in it: a descriptor, a code, a length.
+/// The overhead of a data section: a descriptor, a code, a length.
 const SECTION_BYTES: usize = 8;
 
 /// A message to be sent.
@@ -21,39 +21,39 @@ const SECTION_BYTES: usize = 8;
 pub struct Message {
     /// The body.
     pub body: Body,
-    /// Its name; what duplicates are known by.
+    /// The message id, which is also used to detect duplicates.
     pub message_id: Option<String>,
-    /// The session it belongs to.
+    /// The session.
     pub session_id: Option<String>,
-    /// The message it answers.
+    /// Usually the id of the message that this one answers.
     pub correlation_id: Option<String>,
-    /// What it is about.
+    /// The subject, also called label.
     pub subject: Option<String>,
-    /// Whom it is meant for.
+    /// The intended destination.
     pub to: Option<String>,
-    /// Where answers go.
+    /// The address for replies.
     pub reply_to: Option<String>,
-    /// The session of answers.
+    /// The session for replies.
     pub reply_to_session_id: Option<String>,
-    /// What the body is.
+    /// The content type of the body.
     pub content_type: Option<String>,
-    /// Which partition, where there are some.
+    /// The partition key, for partitioned entities.
     pub partition_key: Option<String>,
-    /// How long it lives.
+    /// The time to live.
     pub ttl_ms: Option<u32>,
-    /// When it is to be enqueued, in milliseconds since 1970.
+    /// When to enqueue the message, in milliseconds since 1970.
     pub scheduled_ms: Option<i64>,
     /// The application's own properties.
     pub properties: Map,
 }
 
 impl Message {
-    /// A message of bytes.
+    /// A message with a binary body.
     pub fn new(body: impl Into<Bytes>) -> Message {
         Message { body: Body::Data(vec![body.into()]), ..Message::default() }
     }
 
-    /// As it goes over the wire.
+    /// Encodes the message for the wire.
     pub fn encode(&self) -> Bytes {
         let text = |text: &Option<String>| text.as_deref().map(Str::from);
         let id = |text: &Option<String>| text.as_deref().map(Value::from);
@@ -76,7 +76,7 @@ impl Message {
             ..Properties::default()
         };
         Draft {
-            // Brokers other than Service Bus keep only what says so.
+            // Other brokers store only durable messages.
             header: Some(Header { durable: true, ttl: self.ttl_ms, ..Header::default() }),
             message_annotations: annotations,
             properties: (properties != Properties::default()).then_some(properties),
@@ -88,24 +88,24 @@ impl Message {
     }
 }
 
-/// Messages that are sent together: all of them, or none.
+/// Messages that are sent atomically.
 #[derive(Debug, Clone)]
 pub struct Batch {
     messages: Vec<Bytes>,
-    /// What the first message says of itself, which the service reads from the envelope.
+    /// Fields of the first message, which the service reads from the envelope.
     envelope: Draft,
     size_bytes: usize,
     size_bytes_max: usize,
 }
 
 impl Batch {
-    /// A batch that is not to be larger than a sender's link takes.
+    /// An empty batch with a size limit.
     pub(super) fn new(size_bytes_max: usize) -> Batch {
         let envelope = Draft::default();
         Batch { messages: Vec::new(), envelope, size_bytes: 0, size_bytes_max }
     }
 
-    /// Adds a message; false if it does not fit any more.
+    /// Adds a message; false if it does not fit.
     #[must_use]
     pub fn add(&mut self, message: &Message) -> bool {
         let encoded = message.encode();
@@ -122,17 +122,17 @@ impl Batch {
         true
     }
 
-    /// How many there are.
+    /// The number of messages.
     pub fn len(&self) -> usize {
         self.messages.len()
     }
 
-    /// Whether there are none.
+    /// Whether the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// As it goes over the wire, with its format: for [`super::Sender::start_encoded`].
+    /// Encodes the batch and returns its message format, for [`super::Sender::start_encoded`].
     pub fn encode(&self) -> (u32, Bytes) {
         let mut out = BytesMut::with_capacity(self.size_bytes);
         self.envelope.encode(&mut out);
@@ -156,13 +156,13 @@ fn envelope(first: &Message) -> Draft {
     }
 }
 
-/// Proof that a message is locked for its receiver, in network byte order.
+/// The token of a message lock, in network byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LockToken(pub [u8; 16]);
 
 impl LockToken {
-    /// A delivery tag is the same GUID as .NET writes one: the first three groups with the least byte first.
-    fn of_tag(tag: &[u8]) -> Option<LockToken> {
+    /// Converts a delivery tag: the same GUID in the byte order of .NET, whose first three groups are little-endian.
+    fn from_tag(tag: &[u8]) -> Option<LockToken> {
         let tag: [u8; 16] = tag.try_into().ok()?;
         let [a, b, c, d, e, f, g, h, rest @ ..] = tag;
         let mut bytes = [0; 16];
@@ -178,25 +178,25 @@ impl fmt::Display for LockToken {
     }
 }
 
-/// A message's place in its entity.
+/// The position of a message in its entity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceNumber(pub i64);
 
 /// How a received message is settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// On the link that it came over, by the link's number.
+pub(super) enum SettleVia {
+    /// On its link, by the link's number.
     Link(u64, DeliveryId),
     /// By its lock token, over `$management`.
     Management,
-    /// Not at all: it was only looked at, or is gone already.
-    Nowhere,
+    /// The message is not locked: it was peeked, or received and deleted.
+    NotLocked,
 }
 
-/// A message as received or peeked. What it says is decoded when it is asked for.
+/// A received or peeked message. Sections are decoded when they are read.
 #[derive(Debug, Clone)]
 pub struct Received {
-    pub(super) place: Place,
+    pub(super) settle_via: SettleVia,
     lock_token: Option<LockToken>,
     message: Wire,
     annotations: Map,
@@ -204,28 +204,32 @@ pub struct Received {
 }
 
 impl Received {
-    pub(super) fn of_delivery(link: u64, incoming: Incoming) -> Result<Received> {
-        let place = match incoming.settled {
-            true => Place::Nowhere,
-            false => Place::Link(link, incoming.delivery),
+    pub(super) fn from_delivery(link: u64, incoming: Incoming) -> Result<Received> {
+        let settle_via = match incoming.settled {
+            true => SettleVia::NotLocked,
+            false => SettleVia::Link(link, incoming.delivery),
         };
-        let token = LockToken::of_tag(&incoming.tag).filter(|_| !incoming.settled);
-        Received::new(place, token, incoming.payload)
+        let token = LockToken::from_tag(&incoming.tag).filter(|_| !incoming.settled);
+        Received::new(settle_via, token, incoming.payload)
     }
 
-    pub(super) fn new(place: Place, token: Option<LockToken>, encoded: Bytes) -> Result<Received> {
+    pub(super) fn new(
+        settle_via: SettleVia,
+        token: Option<LockToken>,
+        encoded: Bytes,
+    ) -> Result<Received> {
         let message = Wire::parse(encoded)?;
         let annotations = message.message_annotations()?;
         let delivery_count = message.header()?.delivery_count;
-        Ok(Received { place, lock_token: token, message, annotations, delivery_count })
+        Ok(Received { settle_via, lock_token: token, message, annotations, delivery_count })
     }
 
-    /// Proof of the lock, if it is locked.
+    /// The lock token, if the message is locked.
     pub fn lock_token(&self) -> Option<LockToken> {
         self.lock_token
     }
 
-    /// Its place in the entity; none from brokers other than Service Bus.
+    /// The sequence number; brokers other than Service Bus have none.
     pub fn sequence_number(&self) -> Option<SequenceNumber> {
         self.annotation("x-opt-sequence-number").map(SequenceNumber)
     }
@@ -240,12 +244,12 @@ impl Received {
         self.annotation("x-opt-enqueued-time")
     }
 
-    /// When its lock ends, in milliseconds since 1970. In a session, the session's lock counts.
+    /// When the lock ends, in milliseconds since 1970. In a session, the session's lock applies.
     pub fn locked_until_ms(&self) -> Option<i64> {
         self.annotation("x-opt-locked-until")
     }
 
-    /// When it is to be enqueued, if it is a scheduled one that was peeked.
+    /// When a scheduled message will be enqueued, in milliseconds since 1970.
     pub fn scheduled_ms(&self) -> Option<i64> {
         self.annotation(SCHEDULED)
     }
@@ -254,22 +258,22 @@ impl Received {
         self.annotations.get(name).and_then(Value::as_i64)
     }
 
-    /// Annotations, as they came.
+    /// The message annotations.
     pub fn annotations(&self) -> &Map {
         &self.annotations
     }
 
-    /// Standard properties.
+    /// The standard properties.
     pub fn properties(&self) -> Result<Properties> {
         Ok(self.message.properties()?)
     }
 
-    /// The session that it belongs to.
+    /// The session.
     pub fn session_id(&self) -> Result<Option<String>> {
         Ok(self.properties()?.group_id.map(|id| id.as_str().to_owned()))
     }
 
-    /// Its name, as text whatever its type.
+    /// The message id as text, whatever its type.
     pub fn message_id(&self) -> Result<Option<String>> {
         Ok(self.properties()?.message_id.map(|id| match id {
             Value::String(text) => text.as_str().to_owned(),
@@ -285,7 +289,7 @@ impl Received {
         Ok(self.message.application_properties()?)
     }
 
-    /// The body as bytes: data sections one after the other, or a value that is a text or bytes.
+    /// The body as bytes: the data sections, or a value that is a string or binary.
     pub fn body(&self) -> Result<Bytes> {
         match self.message.body_kind() {
             BodyKind::Absent => Ok(Bytes::new()),
@@ -299,7 +303,9 @@ impl Received {
             BodyKind::Value => match self.message.value()? {
                 Some(Value::Binary(bytes)) => Ok(bytes),
                 Some(Value::String(text)) => Ok(text.as_bytes().clone()),
-                _ => Err(Error::Unreadable("the body is a value that is no bytes".to_owned())),
+                _ => Err(Error::Unreadable(
+                    "the body is a value that is neither a string nor binary".to_owned(),
+                )),
             },
             BodyKind::Sequence => {
                 Err(Error::Unreadable("the body is a sequence of lists".to_owned()))
@@ -307,7 +313,7 @@ impl Received {
         }
     }
 
-    /// The whole message, section by section.
+    /// The message with all its sections.
     pub fn wire(&self) -> &Wire {
         &self.message
     }
@@ -337,8 +343,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_read_again() {
-        let received = Received::new(Place::Nowhere, None, full().encode()).unwrap();
+    fn a_message_survives_a_round_trip() {
+        let received = Received::new(SettleVia::NotLocked, None, full().encode()).unwrap();
         let properties = received.properties().unwrap();
         assert_eq!(properties.group_id.as_deref(), Some("s"));
         assert_eq!(properties.reply_to_group_id.as_deref(), Some("rs"));
@@ -351,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_no_larger_than_allowed() {
+    fn a_batch_does_not_exceed_its_size_limit() {
         let one = full();
         let mut batch = Batch::new(1_000);
         while batch.add(&one) {}
@@ -367,10 +373,10 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_is_the_token_in_another_order() {
+    fn a_delivery_tag_is_the_lock_token_in_another_byte_order() {
         let tag = *b"\x33\x22\x11\x00\x55\x44\x77\x66\x88\x99\xaa\xbb\xcc\xdd\xee\xff";
-        let token = LockToken::of_tag(&tag).unwrap();
+        let token = LockToken::from_tag(&tag).unwrap();
         assert_eq!(token.to_string(), "00112233445566778899aabbccddeeff");
-        assert_eq!(LockToken::of_tag(b"short"), None);
+        assert_eq!(LockToken::from_tag(b"short"), None);
     }
 }

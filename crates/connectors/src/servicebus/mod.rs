@@ -1,4 +1,4 @@
-//! A client of Azure Service Bus, and of other brokers that speak AMQP 1.0, on our own protocol engine.
+//! A client of Azure Service Bus and of other brokers that speak AMQP 1.0, built on `wire-amqp`.
 //!
 //! ```no_run
 //! # async fn example() -> malote_connectors::servicebus::Result<()> {
@@ -13,25 +13,26 @@
 //! # }
 //! ```
 //!
-//! | what | where |
+//! | file | contains |
 //! |---|---|
-//! | connection strings, credentials | `config.rs` |
-//! | TCP, TLS | `dial.rs` |
-//! | the connection's one task: socket, protocol engine, links | `driver/` |
-//! | the namespace; connecting again | `client.rs`, `connection.rs` |
-//! | tokens, renewed before they expire | `claims.rs`, `sas.rs` |
-//! | send one, a batch, many under way | `sender.rs` |
-//! | receive with credit or prefetch | `receiver.rs` |
-//! | complete, abandon, defer, dead-letter, renew | `settle.rs` |
-//! | sessions and their state | `session.rs` |
-//! | peek, schedule, cancel, deferred messages | `management.rs` |
-//! | conditions → kinds of errors | `error.rs` |
-//! | all of it as a broker for workers | `broker.rs`, `convert.rs` |
+//! | `config.rs` | connection strings, credentials |
+//! | `dial.rs` | TCP, TLS |
+//! | `driver/` | the task of a connection: socket, protocol engine, links |
+//! | `client.rs`, `connection.rs` | the namespace; reconnecting |
+//! | `claims.rs`, `sas.rs` | tokens and their renewal |
+//! | `request_links.rs` | requests to `$cbs` and `$management` |
+//! | `sender.rs` | sending messages and batches, many in flight |
+//! | `receiver.rs` | receiving with credit or prefetch |
+//! | `settle.rs` | complete, abandon, defer, dead-letter, renew |
+//! | `session.rs` | sessions and their state |
+//! | `management.rs` | peek, schedule, cancel, deferred messages |
+//! | `error.rs` | errors and their kinds |
+//! | `broker.rs`, `convert.rs` | the broker for workers |
 //!
-//! Not here: WebSocket, transactions, administration, tokens of Entra ID.
+//! Not supported: WebSocket, transactions, administration, tokens of Entra ID.
 //!
-//! What waits is bounded: bytes that are sent and have no outcome, messages that were asked for and not taken, requests
-//! without an answer. A lost connection ends its links; the client makes a new one when it is asked for the next.
+//! Bounded: bytes sent without an outcome, credit, unread messages, and requests without a response. A lost
+//! connection ends its links; the next call on the client opens a new one.
 
 pub mod broker;
 mod claims;
@@ -39,7 +40,6 @@ mod client;
 mod config;
 mod connection;
 mod convert;
-mod desk;
 mod dial;
 mod driver;
 mod error;
@@ -47,6 +47,7 @@ mod limits;
 mod management;
 mod message;
 mod receiver;
+mod request_links;
 mod sas;
 mod sender;
 mod session;
@@ -54,15 +55,15 @@ mod settle;
 
 pub use broker::ServiceBus;
 pub use client::Client;
-pub use config::{Config, Credential, Tls};
-pub use error::{Error, Kind, Result};
+pub use config::{Config, Credential, TlsMode};
+pub use error::{Error, ErrorKind, Result};
 pub use management::Management;
 pub use message::{Batch, LockToken, Message, Received, SequenceNumber};
 pub use receiver::{Receiver, ReceiverOptions};
-pub use sender::{Sender, Sent};
+pub use sender::{PendingSend, Sender};
 pub use session::SessionReceiver;
-pub use settle::{Settled, Settlement, Settler};
+pub use settle::{PendingSettlement, Settlement, Settler};
 
-/// Values and maps of properties, with their types.
+/// Property values and maps.
 pub use malote_wire_amqp::message::{BATCH_FORMAT, Body};
 pub use malote_wire_amqp::types::{Map, Value};

@@ -1,4 +1,4 @@
-//! A link on which messages come in, and how they are settled.
+//! A link that receives messages.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -11,66 +11,65 @@ use malote_wire_amqp::performative::{
 use malote_wire_amqp::types::{Map, Str, Symbol, Value};
 use tokio::sync::{mpsc, oneshot};
 
-use super::connection::{Connection, LinkHandle};
-use super::driver::{Command, Wanted};
+use super::connection::{ClientConnection, LinkHandle};
+use super::driver::{DriverCommand, LinkPurpose};
 use super::error::Result;
 use super::limits;
 use super::management::Management;
-use super::message::{Place, Received};
+use super::message::{Received, SettleVia};
 use super::settle::Settler;
 
 const SESSION_FILTER: &str = "com.microsoft:session-filter";
 const TIMEOUT: &str = "com.microsoft:timeout";
 
-/// What a receiver wants.
+/// Options of a receiver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReceiverOptions {
-    /// Messages that are asked for ahead. None: only what [`Receiver::grant`] and [`Receiver::receive`] ask for.
+    /// The number of prefetched messages. With 0, only [`Receiver::grant`] and [`Receiver::receive`] request messages.
     pub prefetch: u32,
-    /// Whether messages are gone when they are sent. Otherwise they are locked until they are settled.
+    /// Delete messages when they are sent to the receiver. Otherwise they are locked until settled.
     pub receive_and_delete: bool,
-    /// Whether settling is said once and not confirmed: brokers other than Service Bus, which do not know the second
-    /// step.
+    /// Settle without waiting for a confirmation: for brokers other than Service Bus, which do not confirm.
     pub unconfirmed: bool,
 }
 
-/// Which session is wanted.
-pub(super) enum SessionWish<'a> {
+/// The session to accept.
+pub(super) enum SessionChoice<'a> {
     Named(&'a str),
     Next,
 }
 
-/// Receives from a queue or a subscription. Dropped, its link is detached: what came and was not taken goes back, what
-/// was taken and not settled stays locked until it is settled or the lock ends.
+/// Receives from a queue or a subscription. Dropping it detaches the link: unread messages are released, and read
+/// messages stay locked until they are settled or their lock ends.
 pub struct Receiver {
     settler: Settler,
     deliveries: mpsc::Receiver<Incoming>,
     options: ReceiverOptions,
-    /// Asked for and not yet taken.
-    asked: u32,
-    /// Taken since credit was last given.
+    /// Credit for messages that were not read yet.
+    credit: u32,
+    /// Messages read since credit was last granted.
     taken: u32,
 }
 
 impl Receiver {
     pub(super) async fn open(
-        connection: &Arc<Connection>,
+        connection: &Arc<ClientConnection>,
         address: &str,
         options: ReceiverOptions,
-        session: Option<SessionWish<'_>>,
+        session: Option<SessionChoice<'_>>,
         wait: Duration,
     ) -> Result<Receiver> {
         connection.authorize(address).await?;
         let options =
             ReceiverOptions { prefetch: options.prefetch.min(limits::PREFETCH_MAX), ..options };
-        let name = Str::from(connection.name("receiver"));
+        let name = Str::from(connection.link_name("receiver"));
         let mut source = Source::at(address);
         let mut properties = None;
         if let Some(session) = &session {
             let key = Value::Symbol(Symbol::from_static(SESSION_FILTER));
             let which = match session {
-                SessionWish::Named(id) => Value::from(*id),
-                SessionWish::Next => Value::Null,
+                SessionChoice::Named(id) => Value::from(*id),
+                SessionChoice::Next => Value::Null,
             };
             source.filter = Some(Map(vec![(key, which)]));
             let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
@@ -95,10 +94,10 @@ impl Receiver {
         };
         let room = options.prefetch.max(1_024) as usize;
         let (to, deliveries) = mpsc::channel(room);
-        let link = connection.attach(None, attach, Wanted::Receiver(to), wait).await?;
-        let management = Management::of_link(connection.clone(), address, link.name.as_str());
+        let link = connection.attach(None, attach, LinkPurpose::Receiver(to), wait).await?;
+        let management = Management::for_link(connection.clone(), address, link.name.as_str());
         let settler = Settler::new(Arc::new(link), management, options.unconfirmed);
-        let mut receiver = Receiver { settler, deliveries, options, asked: 0, taken: 0 };
+        let mut receiver = Receiver { settler, deliveries, options, credit: 0, taken: 0 };
         if receiver.options.prefetch > 0 {
             receiver.grant(receiver.options.prefetch).await?;
         }
@@ -109,8 +108,8 @@ impl Receiver {
         self.settler.link()
     }
 
-    /// The session's id and the end of its lock, as the server granted them.
-    pub(super) fn granted(&self) -> Option<(String, i64)> {
+    /// The session's id and the end of its lock, from the server's attach.
+    pub(super) fn granted_session(&self) -> Option<(String, i64)> {
         let attach = &self.link().attach;
         let filter = attach.source.as_ref()?.filter.as_ref()?.get(SESSION_FILTER)?;
         let id = match filter {
@@ -118,124 +117,124 @@ impl Receiver {
             value => value.as_str()?,
         };
         let until = attach.properties.as_ref()?.get("com.microsoft:locked-until-utc");
-        Some((id.to_owned(), until.and_then(Value::as_i64).map_or(0, of_ticks)))
+        Some((id.to_owned(), until.and_then(Value::as_i64).map_or(0, ticks_to_unix_ms)))
     }
 
     pub(super) fn settler_mut(&mut self) -> &mut Settler {
         &mut self.settler
     }
 
-    /// Whether it has to be opened again.
-    pub fn is_over(&self) -> bool {
-        self.link().is_over()
+    /// Whether the receiver must be opened again.
+    pub fn is_closed(&self) -> bool {
+        self.link().is_closed()
     }
 
-    /// Settles what this receiver has received; also after it was dropped, as far as the server allows.
+    /// Settles messages of this receiver. It also works after the receiver was dropped, as far as the server allows.
     pub fn settler(&self) -> Settler {
         self.settler.clone()
     }
 
-    /// Lets so many more messages come; as many as there is room for.
+    /// Grants credit for `more` messages, limited by the room for unread messages.
     pub async fn grant(&mut self, more: u32) -> Result<()> {
         let room = u32::try_from(self.deliveries.max_capacity()).unwrap_or(u32::MAX);
-        let more = more.min(room.saturating_sub(self.asked));
+        let more = more.min(room.saturating_sub(self.credit));
         if more > 0 {
-            self.asked += more;
+            self.credit += more;
             let link = self.link().link;
-            self.link().connection.command(Command::Credit { link, more }).await?;
+            self.link().connection.command(DriverCommand::Credit { link, more }).await?;
         }
         Ok(())
     }
 
-    /// Takes back what was asked for. What has come by then is still to be taken.
+    /// Withdraws unused credit. Messages that arrived before can still be read.
     pub async fn drain(&mut self) -> Result<()> {
         let (reply, answer) = oneshot::channel();
         let link = self.link().link;
-        self.link().connection.command(Command::Drain { link, reply }).await?;
-        answer.await.map_err(|_| self.link().why())?;
-        self.asked = self.deliveries.len() as u32;
+        self.link().connection.command(DriverCommand::Drain { link, reply }).await?;
+        answer.await.map_err(|_| self.link().end_error())?;
+        self.credit = self.deliveries.len() as u32;
         Ok(())
     }
 
-    /// The next message, whenever it comes. Nothing is lost when the call is given up.
+    /// Waits for the next message. Cancel-safe: dropping the future loses no message.
     pub async fn next(&mut self) -> Result<Received> {
-        self.ask_again().await?;
+        self.grant_pending().await?;
         match self.deliveries.recv().await {
             Some(incoming) => {
-                self.took(1);
-                Received::of_delivery(self.link().number, incoming)
+                self.note_taken(1);
+                Received::from_delivery(self.link().number, incoming)
             }
-            None => Err(self.link().why()),
+            None => Err(self.link().end_error()),
         }
     }
 
-    /// What has come, at most so many, at least one, whenever it comes. Nothing is lost when the call is given up.
+    /// Waits for messages and returns those that have arrived, at most `max`. Cancel-safe.
     pub async fn next_many(&mut self, max: usize) -> Result<Vec<Received>> {
-        self.ask_again().await?;
-        let mut came = Vec::new();
-        if self.deliveries.recv_many(&mut came, max.max(1)).await == 0 {
-            return Err(self.link().why());
+        self.grant_pending().await?;
+        let mut incoming = Vec::new();
+        if self.deliveries.recv_many(&mut incoming, max.max(1)).await == 0 {
+            return Err(self.link().end_error());
         }
-        self.took(came.len());
-        self.read(came)
+        self.note_taken(incoming.len());
+        self.read(incoming)
     }
 
-    /// At most so many messages, as soon as there are some, or none after `wait`. Without prefetch nothing is asked for
-    /// beyond the call.
+    /// Returns up to `max` messages as soon as there are some, or none after `wait`. Without prefetch, unused credit
+    /// is withdrawn before it returns.
     pub async fn receive(&mut self, max: u32, wait: Duration) -> Result<Vec<Received>> {
-        let most = max.clamp(1, limits::PREFETCH_MAX) as usize;
+        let limit = max.clamp(1, limits::PREFETCH_MAX) as usize;
         let by_call = self.options.prefetch == 0;
         if by_call {
-            self.grant((most as u32).saturating_sub(self.asked)).await?;
+            self.grant((limit as u32).saturating_sub(self.credit)).await?;
         } else {
-            self.ask_again().await?;
+            self.grant_pending().await?;
         }
-        let mut came = Vec::new();
-        let waited = self.deliveries.recv_many(&mut came, most);
+        let mut incoming = Vec::new();
+        let waited = self.deliveries.recv_many(&mut incoming, limit);
         if tokio::time::timeout(wait, waited).await == Ok(0) {
-            return Err(self.link().why());
+            return Err(self.link().end_error());
         }
-        self.took(came.len());
-        if by_call && self.asked > 0 {
+        self.note_taken(incoming.len());
+        if by_call && self.credit > 0 {
             self.drain().await?;
-            let before = came.len();
-            while came.len() < most
-                && let Ok(incoming) = self.deliveries.try_recv()
+            let before = incoming.len();
+            while incoming.len() < limit
+                && let Ok(next) = self.deliveries.try_recv()
             {
-                came.push(incoming);
+                incoming.push(next);
             }
-            self.took(came.len() - before);
+            self.note_taken(incoming.len() - before);
         }
-        self.read(came)
+        self.read(incoming)
     }
 
-    fn read(&self, came: Vec<Incoming>) -> Result<Vec<Received>> {
+    fn read(&self, incoming: Vec<Incoming>) -> Result<Vec<Received>> {
         let link = self.link().number;
-        came.into_iter().map(|incoming| Received::of_delivery(link, incoming)).collect()
+        incoming.into_iter().map(|incoming| Received::from_delivery(link, incoming)).collect()
     }
 
-    fn took(&mut self, count: usize) {
+    fn note_taken(&mut self, count: usize) {
         let count = count as u32;
-        self.asked = self.asked.saturating_sub(count);
+        self.credit = self.credit.saturating_sub(count);
         if self.options.prefetch == 0 {
             return;
         }
         self.taken += count;
-        if self.taken * 2 >= self.options.prefetch && self.give(self.taken) {
+        if self.taken * 2 >= self.options.prefetch && self.try_grant(self.taken) {
             self.taken = 0;
         }
     }
 
-    /// Gives credit at once, if there is room among the commands.
-    fn give(&mut self, more: u32) -> bool {
+    /// Grants credit if the driver's channel is not full.
+    fn try_grant(&mut self, more: u32) -> bool {
         let link = self.link().link;
-        let told = self.link().connection.try_command(Command::Credit { link, more });
-        self.asked += if told { more } else { 0 };
-        told
+        let sent = self.link().connection.try_command(DriverCommand::Credit { link, more });
+        self.credit += if sent { more } else { 0 };
+        sent
     }
 
-    /// Before a wait: credit that could not be given at once must be given now, or nothing would come.
-    async fn ask_again(&mut self) -> Result<()> {
+    /// Grants credit that could not be granted before. Otherwise no message would arrive.
+    async fn grant_pending(&mut self) -> Result<()> {
         if self.taken * 2 >= self.options.prefetch && self.taken > 0 {
             let more = self.taken;
             self.taken = 0;
@@ -244,34 +243,34 @@ impl Receiver {
         Ok(())
     }
 
-    /// Takes back what was asked for, gives back what came and was not taken, and detaches.
+    /// Withdraws credit, releases unread messages, and detaches.
     pub async fn close(mut self) {
-        // Not drained in time, or over already: then what is on its way stays locked until its lock ends.
-        let _ = tokio::time::timeout(limits::FAREWELL, self.drain()).await;
-        let unseen = self.unseen();
-        self.settler.close(unseen).await;
+        // On failure, messages in transit stay locked until their lock ends.
+        let _ = tokio::time::timeout(limits::CLOSE_MAX, self.drain()).await;
+        let unread = self.unread();
+        self.settler.close(unread).await;
     }
 
-    fn unseen(&mut self) -> Vec<malote_wire_amqp::connection::DeliveryId> {
+    fn unread(&mut self) -> Vec<malote_wire_amqp::connection::DeliveryId> {
         self.deliveries.close();
-        let mut unseen = Vec::new();
+        let mut unread = Vec::new();
         while let Ok(incoming) = self.deliveries.try_recv() {
             if !incoming.settled {
-                unseen.push(incoming.delivery);
+                unread.push(incoming.delivery);
             }
         }
-        unseen
+        unread
     }
 }
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        let unseen = self.unseen();
-        self.settler.release(unseen);
+        let unread = self.unread();
+        self.settler.release(unread);
     }
 }
 
-/// What it has received is settled through it.
+/// Messages are settled through the receiver.
 impl Deref for Receiver {
     type Target = Settler;
 
@@ -280,16 +279,15 @@ impl Deref for Receiver {
     }
 }
 
-/// .NET counts in ticks of 100 ns since the year 1.
-fn of_ticks(ticks: i64) -> i64 {
+/// Converts ticks of .NET: 100 ns since the year 1.
+fn ticks_to_unix_ms(ticks: i64) -> i64 {
     const UNIX_EPOCH: i64 = 621_355_968_000_000_000;
     const TICKS_PER_MS: i64 = 10_000;
     ticks.saturating_sub(UNIX_EPOCH) / TICKS_PER_MS
 }
 
 impl Received {
-    /// Whether it can be settled.
     pub(super) fn is_locked(&self) -> bool {
-        self.place != Place::Nowhere
+        self.settle_via != SettleVia::NotLocked
     }
 }

@@ -5,10 +5,11 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// A token for a resource, good until so many seconds after 1970.
+/// A token for a resource, valid until `expires_s` (seconds since 1970).
 pub(super) fn sign(key_name: &str, key: &str, resource: &str, expires_s: u64) -> String {
     let resource = escape(resource);
-    let mut mac = Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("a key of any length");
+    let mut mac =
+        Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("HMAC takes keys of any length");
     mac.update(format!("{resource}\n{expires_s}").as_bytes());
     let signature = escape(&STANDARD.encode(mac.finalize().into_bytes()));
     let key_name = escape(key_name);
@@ -24,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_what_another_make_computes() {
+    fn a_token_equals_one_of_another_implementation() {
         // Computed with Python's hmac, hashlib, base64 and urllib.
         let token =
             sign("Root", "c2VjcmV0", "sb://ns.servicebus.windows.net/orders", 1_700_000_000);

@@ -1,4 +1,4 @@
-//! A link on which messages are sent.
+//! A link that sends messages.
 
 use std::sync::Arc;
 
@@ -7,28 +7,28 @@ use malote_wire_amqp::performative::{Attach, Role, SenderSettleMode, Source, Tar
 use malote_wire_amqp::types::{Str, Value};
 use tokio::sync::oneshot;
 
-use super::connection::{Connection, LinkHandle};
-use super::driver::{Command, Sending, Wanted};
-use super::error::{Error, Kind, Result};
+use super::connection::{ClientConnection, LinkHandle};
+use super::driver::{DriverCommand, LinkPurpose, SendMessage};
+use super::error::{Error, ErrorKind, Result};
 use super::limits;
 use super::message::{Batch, Message};
 
-/// Sends to a queue or a topic. In order of the calls; outcomes may be waited for together.
+/// Sends to a queue or a topic, in the order of the calls. Several sends can be in flight.
 pub struct Sender {
     link: LinkHandle,
 }
 
-/// A message that was handed over, and its outcome.
-#[must_use = "the outcome tells whether the message was taken"]
-pub struct Sent<'a> {
+/// A message in flight.
+#[must_use = "the outcome shows whether the message was accepted"]
+pub struct PendingSend<'a> {
     link: &'a LinkHandle,
     outcome: oneshot::Receiver<Result<()>>,
 }
 
 impl Sender {
-    pub(super) async fn open(connection: &Arc<Connection>, address: &str) -> Result<Sender> {
+    pub(super) async fn open(connection: &Arc<ClientConnection>, address: &str) -> Result<Sender> {
         connection.authorize(address).await?;
-        let name = Str::from(connection.name("sender"));
+        let name = Str::from(connection.link_name("sender"));
         let attach = Attach {
             name: name.clone(),
             role: Role::Sender,
@@ -38,83 +38,87 @@ impl Sender {
             ..Attach::default()
         };
         let wait = connection.config.timeout;
-        let link = connection.attach(None, attach, Wanted::Sender, wait).await?;
+        let link = connection.attach(None, attach, LinkPurpose::Sender, wait).await?;
         Ok(Sender { link })
     }
 
-    /// The largest message or batch that the entity takes; none if it does not say.
+    /// The largest message or batch that the entity allows; None if it has no limit.
     pub fn message_bytes_max(&self) -> Option<u64> {
         self.link.attach.max_message_size.filter(|&max| max > 0)
     }
 
-    /// An empty batch, which takes as much as the entity does.
+    /// An empty batch with the entity's size limit.
     pub fn batch(&self) -> Batch {
         let max = self.message_bytes_max().unwrap_or(limits::MESSAGE_BYTES_MAX);
         Batch::new(usize::try_from(max).unwrap_or(usize::MAX))
     }
 
-    /// Whether it has to be opened again.
-    pub fn is_over(&self) -> bool {
-        self.link.is_over()
+    /// Whether the sender must be opened again.
+    pub fn is_closed(&self) -> bool {
+        self.link.is_closed()
     }
 
-    /// Sends a message and waits until it is taken.
+    /// Sends a message and waits until it is accepted.
     pub async fn send(&self, message: &Message) -> Result<()> {
         self.start(message).await?.outcome().await
     }
 
-    /// Sends a batch and waits until it is taken: all of it, or nothing.
+    /// Sends a batch and waits until it is accepted: completely or not at all.
     pub async fn send_batch(&self, batch: &Batch) -> Result<()> {
         self.start_batch(batch).await?.outcome().await
     }
 
-    /// Hands a message over. Waits only while too much is under way.
-    pub async fn start(&self, message: &Message) -> Result<Sent<'_>> {
-        self.hand_over(0, message.encode()).await
+    /// Starts sending a message. Waits only while too many bytes are in flight.
+    pub async fn start(&self, message: &Message) -> Result<PendingSend<'_>> {
+        self.start_payload(0, message.encode()).await
     }
 
-    /// Hands a batch over. Waits only while too much is under way.
-    pub async fn start_batch(&self, batch: &Batch) -> Result<Sent<'_>> {
+    /// Starts sending a batch. Waits only while too many bytes are in flight.
+    pub async fn start_batch(&self, batch: &Batch) -> Result<PendingSend<'_>> {
         if batch.is_empty() {
-            let text = "there is nothing in the batch";
-            return Err(Error::of(Kind::BadArgument, "com.microsoft:argument-error", text));
+            let text = "the batch is empty: add a message";
+            return Err(Error::new(ErrorKind::BadArgument, "com.microsoft:argument-error", text));
         }
         let (format, payload) = batch.encode();
-        self.hand_over(format, payload).await
+        self.start_payload(format, payload).await
     }
 
-    /// Hands over what is encoded already: a message, or with the batch's format several.
-    pub async fn start_encoded(&self, message_format: u32, payload: Bytes) -> Result<Sent<'_>> {
-        self.hand_over(message_format, payload).await
+    /// Starts sending an encoded message, or an encoded batch with its message format.
+    pub async fn start_encoded(
+        &self,
+        message_format: u32,
+        payload: Bytes,
+    ) -> Result<PendingSend<'_>> {
+        self.start_payload(message_format, payload).await
     }
 
-    async fn hand_over(&self, message_format: u32, payload: Bytes) -> Result<Sent<'_>> {
-        // A link that is over would let the permit and the order wait for nothing.
-        if self.link.is_over() {
-            return Err(self.link.why());
+    async fn start_payload(&self, message_format: u32, payload: Bytes) -> Result<PendingSend<'_>> {
+        // On a closed link, the caller would wait for a permit without need.
+        if self.link.is_closed() {
+            return Err(self.link.end_error());
         }
         let size = payload.len().clamp(1, limits::SENDING_BYTES_MAX) as u32;
         let room = self.link.connection.sending.clone();
         let permit = room.acquire_many_owned(size).await.map_err(|_| Error::Closed)?;
         let (reply, outcome) = oneshot::channel();
         let (link, permit) = (self.link.link, Some(permit));
-        let sending = Sending { link, message_format, payload, reply, permit };
-        self.link.connection.command(Command::Send(sending)).await?;
-        Ok(Sent { link: &self.link, outcome })
+        let sending = SendMessage { link, message_format, payload, reply, permit };
+        self.link.connection.command(DriverCommand::Send(sending)).await?;
+        Ok(PendingSend { link: &self.link, outcome })
     }
 
-    /// Detaches, once the server has answered.
+    /// Detaches, and waits for the server's answer.
     pub async fn close(self) {
         self.link.close(Vec::new()).await;
     }
 }
 
-impl Sent<'_> {
-    /// Waits until it is taken, or not.
+impl PendingSend<'_> {
+    /// Waits until the message is accepted or refused.
     pub async fn outcome(self) -> Result<()> {
         match self.outcome.await {
             Ok(outcome) => outcome,
-            Err(_) => Err(self.link.why()),
+            Err(_) => Err(self.link.end_error()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A session that this receiver holds.
+//! A receiver that holds a session.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::connection::Connection;
+use super::connection::ClientConnection;
 use super::error::{Error, Result};
-use super::receiver::{Receiver, ReceiverOptions, SessionWish};
+use super::receiver::{Receiver, ReceiverOptions, SessionChoice};
 
-/// Receives the messages of one session, in order; nobody else does meanwhile. When its lock is lost, receiving and
-/// settling say so ([`super::Kind::SessionLockLost`]). Dropped, it is free for others at once.
+/// Receives the messages of one session in order. No other receiver gets them meanwhile. When the lock is lost,
+/// receiving and settling fail with [`super::ErrorKind::SessionLockLost`]. Dropping it releases the session at once.
 pub struct SessionReceiver {
     receiver: Receiver,
     id: String,
@@ -20,47 +20,49 @@ pub struct SessionReceiver {
 
 impl SessionReceiver {
     pub(super) async fn open(
-        connection: &Arc<Connection>,
+        connection: &Arc<ClientConnection>,
         address: &str,
         options: ReceiverOptions,
-        wish: SessionWish<'_>,
+        choice: SessionChoice<'_>,
         wait: Duration,
     ) -> Result<SessionReceiver> {
-        let mut receiver = Receiver::open(connection, address, options, Some(wish), wait).await?;
-        let Some((id, locked_until_ms)) = receiver.granted() else {
-            return Err(Error::Unreadable("a session was granted without its id".to_owned()));
+        let mut receiver = Receiver::open(connection, address, options, Some(choice), wait).await?;
+        let Some((id, locked_until_ms)) = receiver.granted_session() else {
+            return Err(Error::Unreadable(
+                "the server granted a session without its id".to_owned(),
+            ));
         };
-        receiver.settler_mut().of_session(&id);
+        receiver.settler_mut().set_session(&id);
         Ok(SessionReceiver { receiver, id, locked_until_ms })
     }
 
-    /// Which session it is.
+    /// The id of the session.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// When its lock ends, as last heard, in milliseconds since 1970.
+    /// When the lock ends, as last reported, in milliseconds since 1970.
     pub fn locked_until_ms(&self) -> i64 {
         self.locked_until_ms
     }
 
-    /// Renews its lock; tells until when it holds.
+    /// Renews the lock. Returns when it ends.
     pub async fn renew(&mut self) -> Result<i64> {
         self.locked_until_ms = self.receiver.management().renew_session().await?;
         Ok(self.locked_until_ms)
     }
 
-    /// Its state, if it has one.
+    /// The session state, if there is one.
     pub async fn state(&self) -> Result<Option<Bytes>> {
         self.receiver.management().state().await
     }
 
-    /// Sets its state, or clears it.
+    /// Sets or clears the session state.
     pub async fn set_state(&self, state: Option<Bytes>) -> Result<()> {
         self.receiver.management().set_state(state).await
     }
 
-    /// Gives it back.
+    /// Releases the session.
     pub async fn close(self) {
         self.receiver.close().await;
     }

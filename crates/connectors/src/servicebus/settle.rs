@@ -1,4 +1,4 @@
-//! How locked messages end: on the link that they came over, or by their lock tokens.
+//! Settling messages: on the link that delivered them, or by their lock tokens.
 
 use std::sync::Arc;
 
@@ -8,45 +8,45 @@ use malote_wire_amqp::types::{Map, Symbol};
 use tokio::sync::oneshot;
 
 use super::connection::LinkHandle;
-use super::driver::{Command, Settling};
-use super::error::{Error, Kind, Result};
+use super::driver::{DriverCommand, SettleDeliveries};
+use super::error::{Error, ErrorKind, Result};
 use super::management::Management;
-use super::message::{LockToken, Place, Received};
+use super::message::{LockToken, Received, SettleVia};
 
 const DEAD_LETTER: &str = "com.microsoft:dead-letter";
 pub(super) const REASON: &str = "DeadLetterReason";
 pub(super) const DESCRIPTION: &str = "DeadLetterErrorDescription";
 
-/// What becomes of a locked message. Properties are laid over the application's own.
+/// The outcome of a locked message. Properties are added to the application properties.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Settlement {
-    /// Done: it is removed.
+    /// The message is done and is removed.
     Complete,
-    /// Failed: it comes again, and the attempt counts.
+    /// The attempt failed: the message is delivered again, and its delivery count grows.
     Abandon {
         /// Properties to change.
         properties: Map,
     },
-    /// Put aside: only its sequence number finds it again.
+    /// The message is set aside. It can only be received by its sequence number.
     Defer {
         /// Properties to change.
         properties: Map,
     },
-    /// Given up: it goes to the dead letters.
+    /// The message goes to the dead letters.
     DeadLetter {
-        /// Why, for programs.
+        /// A short reason, for programs.
         reason: String,
-        /// Why, for people.
+        /// A description, for people.
         description: String,
         /// Properties to change.
         properties: Map,
     },
-    /// Not tried: it comes again, and nothing counts.
+    /// The message was not tried: it is delivered again, and its delivery count does not change.
     Release,
 }
 
 impl Settlement {
-    /// The outcome on a link.
+    /// The delivery state for the link.
     fn state(&self) -> DeliveryState {
         let modified = |here: bool, properties: &Map| {
             DeliveryState::Modified(Modified {
@@ -75,7 +75,7 @@ impl Settlement {
     }
 }
 
-/// Settles messages of one receiver. Clones settle for the same one.
+/// Settles messages of one receiver. Clones share it.
 #[derive(Clone)]
 pub struct Settler {
     link: Arc<LinkHandle>,
@@ -83,9 +83,9 @@ pub struct Settler {
     unconfirmed: bool,
 }
 
-/// Settlements that were handed over, and what comes of each.
-#[must_use = "only the outcome tells whether the lock still held"]
-pub struct Settled {
+/// Settlements in flight.
+#[must_use = "only the outcome shows whether the lock was still valid"]
+pub struct PendingSettlement {
     link: Arc<LinkHandle>,
     count: usize,
     outcomes: Outcomes,
@@ -93,7 +93,7 @@ pub struct Settled {
 
 enum Outcomes {
     Known(Vec<Result<()>>),
-    Coming(oneshot::Receiver<Vec<Result<()>>>),
+    Pending(oneshot::Receiver<Vec<Result<()>>>),
 }
 
 impl Settler {
@@ -101,8 +101,8 @@ impl Settler {
         Settler { link, management, unconfirmed }
     }
 
-    pub(super) fn of_session(&mut self, id: &str) {
-        self.management.of_session(id);
+    pub(super) fn set_session(&mut self, id: &str) {
+        self.management.set_session(id);
     }
 
     pub(super) fn link(&self) -> &LinkHandle {
@@ -113,30 +113,30 @@ impl Settler {
         &self.management
     }
 
-    pub(super) fn release(&self, unseen: Vec<DeliveryId>) {
-        self.link.release(unseen);
+    pub(super) fn release(&self, unread: Vec<DeliveryId>) {
+        self.link.release(unread);
     }
 
-    pub(super) async fn close(&self, unseen: Vec<DeliveryId>) {
-        self.link.close(unseen).await;
+    pub(super) async fn close(&self, unread: Vec<DeliveryId>) {
+        self.link.close(unread).await;
     }
 
-    /// Removes a message.
+    /// Completes a message.
     pub async fn complete(&self, message: &Received) -> Result<()> {
         self.settle_one(message, &Settlement::Complete).await
     }
 
-    /// Lets a message come again, with some properties changed.
+    /// Abandons a message, with changed properties.
     pub async fn abandon(&self, message: &Received, properties: Map) -> Result<()> {
         self.settle_one(message, &Settlement::Abandon { properties }).await
     }
 
-    /// Puts a message aside.
+    /// Defers a message, with changed properties.
     pub async fn defer(&self, message: &Received, properties: Map) -> Result<()> {
         self.settle_one(message, &Settlement::Defer { properties }).await
     }
 
-    /// Gives a message up.
+    /// Dead-letters a message.
     pub async fn dead_letter(
         &self,
         message: &Received,
@@ -156,7 +156,7 @@ impl Settler {
         outcomes.into_iter().next().unwrap_or(Ok(()))
     }
 
-    /// Settles messages in the same way. Each has its own outcome, in order.
+    /// Settles messages with the same outcome, one result for each in order.
     pub async fn settle<'a>(
         &self,
         messages: impl IntoIterator<Item = &'a Received>,
@@ -165,34 +165,34 @@ impl Settler {
         Ok(self.start(messages, settlement).await?.outcomes().await)
     }
 
-    /// Hands settlements over: neighbours go in one frame. Those of deferred messages, and those whose link is gone,
-    /// have their outcomes at once.
+    /// Starts settling messages. Adjacent deliveries share a frame. Deferred messages, and messages of a closed link,
+    /// are settled before it returns.
     pub async fn start<'a>(
         &self,
         messages: impl IntoIterator<Item = &'a Received>,
         settlement: &Settlement,
-    ) -> Result<Settled> {
+    ) -> Result<PendingSettlement> {
         let messages: Vec<&Received> = messages.into_iter().collect();
         let link = self.link.clone();
         let count = messages.len();
         let deliveries: Vec<DeliveryId> =
-            messages.iter().filter_map(|message| self.on_link(message)).collect();
+            messages.iter().filter_map(|message| self.delivery_on_link(message)).collect();
         if deliveries.len() == count && count > 0 {
-            let coming = self.settle_on_link(deliveries, settlement).await?;
-            return Ok(Settled { link, count, outcomes: Outcomes::Coming(coming) });
+            let pending = self.settle_on_link(deliveries, settlement).await?;
+            return Ok(PendingSettlement { link, count, outcomes: Outcomes::Pending(pending) });
         }
         let mut known = Vec::with_capacity(count);
         for message in messages {
-            known.push(self.settle_alone(message, settlement).await);
+            known.push(self.settle_individually(message, settlement).await);
         }
-        Ok(Settled { link, count, outcomes: Outcomes::Known(known) })
+        Ok(PendingSettlement { link, count, outcomes: Outcomes::Known(known) })
     }
 
-    /// The delivery, if the message came over this link and that is still there.
-    fn on_link(&self, message: &Received) -> Option<DeliveryId> {
-        match message.place {
-            Place::Link(number, delivery) if number == self.link.number => {
-                (!self.link.is_over()).then_some(delivery)
+    /// The delivery, if the message came over this link and the link is open.
+    fn delivery_on_link(&self, message: &Received) -> Option<DeliveryId> {
+        match message.settle_via {
+            SettleVia::Link(number, delivery) if number == self.link.number => {
+                (!self.link.is_closed()).then_some(delivery)
             }
             _ => None,
         }
@@ -205,33 +205,35 @@ impl Settler {
     ) -> Result<oneshot::Receiver<Vec<Result<()>>>> {
         let (reply, answer) = oneshot::channel();
         let (state, forget) = (settlement.state(), self.unconfirmed);
-        let settling = Settling { link: self.link.link, deliveries, state, forget, reply };
-        self.link.connection.command(Command::Settle(settling)).await?;
+        let settling = SettleDeliveries { link: self.link.link, deliveries, state, forget, reply };
+        self.link.connection.command(DriverCommand::Settle(settling)).await?;
         Ok(answer)
     }
 
-    /// One that does not go with its neighbours.
-    async fn settle_alone(&self, message: &Received, settlement: &Settlement) -> Result<()> {
-        if let Some(delivery) = self.on_link(message) {
+    /// Settles one message on its own.
+    async fn settle_individually(&self, message: &Received, settlement: &Settlement) -> Result<()> {
+        if let Some(delivery) = self.delivery_on_link(message) {
             let outcomes = self.settle_on_link(vec![delivery], settlement).await?.await;
-            let outcomes = outcomes.map_err(|_| self.link.why())?;
+            let outcomes = outcomes.map_err(|_| self.link.end_error())?;
             return outcomes.into_iter().next().unwrap_or(Ok(()));
         }
-        match message.place {
-            // A session's locks are gone with its link.
-            Place::Link(..) if self.management.session().is_some() => Err(self.link.why()),
-            Place::Link(..) | Place::Management => {
-                let Some(token) = message.lock_token() else { return Err(self.link.why()) };
+        match message.settle_via {
+            // Locks of a session end with its link.
+            SettleVia::Link(..) if self.management.session().is_some() => {
+                Err(self.link.end_error())
+            }
+            SettleVia::Link(..) | SettleVia::Management => {
+                let Some(token) = message.lock_token() else { return Err(self.link.end_error()) };
                 self.management.settle(&[token], settlement).await
             }
-            Place::Nowhere => {
-                let text = "the message is not locked: it was peeked, or is gone already";
-                Err(Error::of(Kind::BadArgument, "com.microsoft:argument-error", text))
+            SettleVia::NotLocked => {
+                let text = "the message is not locked: it was peeked, or received and deleted";
+                Err(Error::new(ErrorKind::BadArgument, "com.microsoft:argument-error", text))
             }
         }
     }
 
-    /// Renews the locks of messages; tells until when each holds. In a session, its lock is renewed instead.
+    /// Renews the locks of messages. Returns when each ends. In a session, renew the session's lock instead.
     pub async fn renew_locks<'a>(
         &self,
         messages: impl IntoIterator<Item = &'a Received>,
@@ -242,13 +244,13 @@ impl Settler {
     }
 }
 
-impl Settled {
-    /// What came of each.
+impl PendingSettlement {
+    /// The result of each settlement.
     pub async fn outcomes(self) -> Vec<Result<()>> {
         match self.outcomes {
             Outcomes::Known(known) => known,
-            Outcomes::Coming(coming) => {
-                coming.await.unwrap_or_else(|_| vec![Err(self.link.why()); self.count])
+            Outcomes::Pending(pending) => {
+                pending.await.unwrap_or_else(|_| vec![Err(self.link.end_error()); self.count])
             }
         }
     }

@@ -1,73 +1,73 @@
-//! The contract on brokers of several servers, one of which fails inside every case: three nodes of RabbitMQ, one killed;
-//! PostgreSQL whose primary crashes and whose standby is promoted. `cargo xtask conformance cluster` runs it.
+//! The contract on brokers with several servers, one of which fails in every case: a node of a RabbitMQ cluster is
+//! killed, or a PostgreSQL primary crashes and its standby is promoted. `cargo xtask conformance cluster` runs it.
 //!
-//! Each case runs on all servers first. Then one fails before or during one of its calls, another one for each case. Where
-//! it fails, an answer may be missing, a lock may be lost, and a message may come again or be there twice: calls with errors
-//! that pass are made again, as every user of a broker must, and a case that met one of the others need not hold, but has to
-//! when it runs again with the server still away. Whatever happened, every message that was answered and not settled
-//! must be there afterwards, and in order.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a test
+//! Each case runs without a fault first. Then a server fails before or during one of its calls, a different call for
+//! each case. A fault may cause missing answers, lost locks, redeliveries and duplicates. Calls with transient errors
+//! are repeated, as users must do. A case that met another effect may fail, but must pass when it runs again while
+//! the server is down. In any case, every acknowledged and unsettled message must be in its queue afterwards, in
+//! order.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // test code
 
 mod audit;
 #[path = "../contract/basics.rs"]
 mod basics;
-#[path = "../contract/can.rs"]
-mod can;
+#[path = "../contract/capabilities.rs"]
+mod capabilities;
 #[macro_use]
 #[allow(unused_macros)]
 #[path = "../contract/cases.rs"]
 mod cases;
 #[path = "../common/mod.rs"]
 mod common;
-mod ledger;
+mod expected;
 mod rabbitmq;
+mod retrying;
 mod servers;
 #[path = "../contract/sessions.rs"]
 mod sessions;
-mod steady;
 mod trial;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use malote_connectors::postgres::Postgres;
+use malote_connectors::postgres::PostgresBroker;
 use malote_connectors::rabbitmq::RabbitMq;
-use malote_connectors::{Broker, Capability, Doing};
+use malote_connectors::{Broker, BrokerFuture, Capability};
 use malote_model::{Message, QueueSpec};
 use parking_lot::Mutex;
+use retrying::RetryingBroker;
 use servers::Servers;
-use steady::Steady;
-use trial::{Tally, Trial};
+use trial::{Counters, Trial};
 
-/// A trial's place on the servers.
-struct World {
+/// The environment of one trial.
+struct TestEnv {
     url: String,
     trial: Arc<Trial>,
 }
 
-impl World {
+impl TestEnv {
     async fn connect(&self) -> Arc<dyn Broker> {
-        Arc::new(Steady::connect(&self.trial, || self.plain()).await.unwrap())
+        Arc::new(RetryingBroker::connect(&self.trial, || self.plain()).await.unwrap())
     }
 
     fn is_rabbitmq(&self) -> bool {
         self.url.starts_with("amqp")
     }
 
-    /// A connection that nobody watches.
-    fn plain(&self) -> Doing<'static, Arc<dyn Broker>> {
+    /// A connection that is neither retried nor recorded.
+    fn plain(&self) -> BrokerFuture<'static, Arc<dyn Broker>> {
         let (url, is_rabbitmq) = (self.url.clone(), self.is_rabbitmq());
         Box::pin(async move {
             let broker: Arc<dyn Broker> = match is_rabbitmq {
                 true => Arc::new(RabbitMq::connect(&url).await?),
-                false => Arc::new(Postgres::connect(&url).await?),
+                false => Arc::new(PostgresBroker::connect(&url).await?),
             };
             Ok(broker)
         })
     }
 
-    async fn make(&self, broker: &dyn Broker, spec: QueueSpec) {
+    async fn make_queue(&self, broker: &dyn Broker, spec: QueueSpec) {
         broker.declare(&common::queue(cases::Q), spec).await.unwrap();
     }
 
@@ -91,10 +91,10 @@ macro_rules! by_name {
     ($($module:ident: $case:ident,)+) => {
         const NAMED: &[&str] = &[$(stringify!($case)),+];
 
-        async fn named(name: &str, world: &World) {
+        async fn named(name: &str, env: &TestEnv) {
             match name {
-                $(stringify!($case) => cases::$module::$case(world).await,)+
-                other => panic!("there is no case {other}"),
+                $(stringify!($case) => cases::$module::$case(env).await,)+
+                other => panic!("unknown case {other}"),
             }
         }
     };
@@ -114,163 +114,181 @@ impl Case {
         }
     }
 
-    async fn run(self, world: &World) {
+    async fn run(self, env: &TestEnv) {
         match self {
-            Self::Named(name) => named(name, world).await,
+            Self::Named(name) => named(name, env).await,
             Self::Capability(what) => {
-                let can = match world.is_rabbitmq() {
+                let can = match env.is_rabbitmq() {
                     true => malote_connectors::rabbitmq::CAPABILITIES,
                     false => malote_connectors::postgres::CAPABILITIES,
                 };
                 match can.has(what) {
-                    true => cases::of_capability(world, what).await,
-                    false => can::refuse(world, what).await,
+                    true => cases::run_capability_case(env, what).await,
+                    false => capabilities::refuse(env, what).await,
                 }
             }
         }
     }
 }
 
-/// One broker and all its cases.
+/// All cases on one broker.
 struct Run {
-    /// Moves the faults.
+    /// Shifts the faults to other calls.
     round: usize,
     servers: Arc<Servers>,
-    tally: Arc<Tally>,
-    /// Cases that held with the fault inside.
-    held: usize,
-    /// Cases that met what a fault may do, and held when they ran again.
-    again: usize,
+    counters: Arc<Counters>,
+    /// Cases that passed with the fault.
+    passed: usize,
+    /// Cases that met an effect of the fault and passed when they ran again.
+    passed_again: usize,
     failures: Vec<String>,
 }
 
-/// What became of a trial.
-struct Ended {
+/// The result of a trial.
+struct TrialResult {
     trial: Arc<Trial>,
-    /// Why the case did not come to its end.
-    broken: Option<String>,
-    /// What was wrong afterwards: no fault explains it.
-    wrong: Option<String>,
+    /// Why the case failed.
+    case_failure: Option<String>,
+    /// Why the audit failed. No fault explains it.
+    audit_failure: Option<String>,
 }
 
 impl Run {
-    /// Runs a case, and looks after it for what must be there.
-    fn trial(&self, case: Case, through: bool, fault_at: Option<usize>, is_down: bool) -> Ended {
-        let trial = Trial::new(&self.servers, &self.tally, fault_at, is_down);
+    /// Runs a case and the audit.
+    fn trial(
+        &self,
+        case: Case,
+        via_victim: bool,
+        fault_at: Option<usize>,
+        is_down: bool,
+    ) -> TrialResult {
+        let trial = Trial::new(&self.servers, &self.counters, fault_at, is_down);
         let runtime = || {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             builder.worker_threads(2).enable_all().build().unwrap()
         };
-        let world = World { url: self.servers.url(through), trial: trial.clone() };
-        let said = |ran: std::thread::Result<()>| {
-            let said = std::mem::take(&mut *SAID.lock());
-            ran.err().map(|_| said.join("; "))
+        let env = TestEnv { url: self.servers.url(via_victim), trial: trial.clone() };
+        let result = |ran: std::thread::Result<()>| {
+            let result = std::mem::take(&mut *PANICS.lock());
+            ran.err().map(|_| result.join("; "))
         };
-        // What a case leaves behind ends with its runtime.
-        let broken = said(catch_unwind(AssertUnwindSafe(|| runtime().block_on(case.run(&world)))));
-        let wrong =
-            said(catch_unwind(AssertUnwindSafe(|| runtime().block_on(audit::audit(&world)))));
-        Ended { trial, broken, wrong }
+        // Tasks that a case leaves behind end with its runtime.
+        let case_failure =
+            result(catch_unwind(AssertUnwindSafe(|| runtime().block_on(case.run(&env)))));
+        let audit_failure =
+            result(catch_unwind(AssertUnwindSafe(|| runtime().block_on(audit::audit(&env)))));
+        TrialResult { trial, case_failure, audit_failure }
     }
 
-    /// The nth case: on all servers, with a fault inside, and if need be with one server away.
-    fn case(&mut self, nth: usize, case: Case) {
+    /// Runs a case without a fault, with a fault, and if needed again while a server is down.
+    fn case(&mut self, index: usize, case: Case) {
         let name = case.name();
         let whole = self.trial(case, true, None, false);
-        if let Some(why) = whole.broken.or(whole.wrong) {
+        if let Some(why) = whole.case_failure.or(whole.audit_failure) {
             println!("{name}: FAILED on all servers: {why}");
             self.failures.push(format!("{name}, on all servers: {why}"));
             return;
         }
-        // Another call in each case, and in each round; mostly of the server that clients talk to.
+        // A different call in each case and round; mostly on the server that clients are connected to.
         let calls = whole.trial.calls().max(1);
-        let (fault_at, through) = ((nth * 5 + 4 + self.round) % calls, nth % 4 != 3);
-        let Ended { trial, broken, wrong } = self.trial(case, through, Some(fault_at), false);
+        let (fault_at, via_victim) = ((index * 5 + 4 + self.round) % calls, index % 4 != 3);
+        let TrialResult { trial, case_failure, audit_failure } =
+            self.trial(case, via_victim, Some(fault_at), false);
         let excuses = trial.excuses();
-        let said = match (broken, wrong) {
+        let result = match (case_failure, audit_failure) {
             (None, None) => {
-                self.held += 1;
-                "held".to_owned()
+                self.passed += 1;
+                "passed".to_owned()
             }
             (Some(_), None) if !excuses.is_empty() => {
-                let away = self.trial(case, through, None, trial.has_struck());
-                match away.broken.or(away.wrong) {
+                let rerun = self.trial(case, via_victim, None, trial.is_fault_done());
+                match rerun.case_failure.or(rerun.audit_failure) {
                     None => {
-                        self.again += 1;
-                        format!("{}; held when it ran again", excuses.join(", "))
+                        self.passed_again += 1;
+                        format!("{}; passed when it ran again", excuses.join(", "))
                     }
                     Some(why) => format!("FAILED when it ran again: {why}"),
                 }
             }
-            (broken, wrong) => format!("FAILED: {}", wrong.or(broken).unwrap_or_default()),
+            (case_failure, audit_failure) => {
+                format!("FAILED: {}", audit_failure.or(case_failure).unwrap_or_default())
+            }
         };
-        if said.starts_with("FAILED") {
-            self.failures.push(format!("{name}, fault in call {fault_at}: {said}"));
+        if result.starts_with("FAILED") {
+            self.failures.push(format!("{name}, fault in call {fault_at}: {result}"));
         }
-        println!("{name}: fault in call {fault_at} of {calls}: {said}");
-        self.servers.mend();
+        println!("{name}: fault in call {fault_at} of {calls}: {result}");
+        self.servers.restore();
     }
 }
 
-/// What a case said before it ended too early: most of it is no failure, and told where it is one.
-static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// Messages of panics. They are printed only if they are failures.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// One broker of several servers at a time: machines have few cores, and a process has one panic hook.
-static TURN: Mutex<()> = Mutex::new(());
+/// Serializes the tests: machines have few cores, and a process has one panic hook.
+static SERIAL: Mutex<()> = Mutex::new(());
 
-fn set(name: &str) -> Option<String> {
+fn env_var(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
 fn run(servers: Servers) {
-    std::panic::set_hook(Box::new(|panic| SAID.lock().push(panic.to_string().replace('\n', " "))));
+    std::panic::set_hook(Box::new(|panic| {
+        PANICS.lock().push(panic.to_string().replace('\n', " "))
+    }));
     let servers = Arc::new(servers);
-    let round = set("ROUND").and_then(|round| round.parse().ok()).unwrap_or(0);
-    let mut run =
-        Run { round, servers, tally: Arc::default(), held: 0, again: 0, failures: Vec::new() };
-    // `CASE=name` runs one of them.
-    let wanted = set("CASE");
+    let round = env_var("ROUND").and_then(|round| round.parse().ok()).unwrap_or(0);
+    let mut run = Run {
+        round,
+        servers,
+        counters: Arc::default(),
+        passed: 0,
+        passed_again: 0,
+        failures: Vec::new(),
+    };
+    // `CASE=name` selects one case.
+    let wanted = env_var("CASE");
     let mut cases = 0;
-    for (nth, case) in Case::all().enumerate() {
+    for (index, case) in Case::all().enumerate() {
         if wanted.as_ref().is_none_or(|wanted| *wanted == case.name()) {
-            run.case(nth, case);
+            run.case(index, case);
             cases += 1;
         }
     }
     let _ = std::panic::take_hook();
-    let of = |figure: &AtomicUsize| figure.load(Relaxed);
-    let Run { servers, tally, held, again, failures, .. } = run;
+    let value = |counter: &AtomicUsize| counter.load(Relaxed);
+    let Run { servers, counters, passed, passed_again, failures, .. } = run;
     println!(
-        "{cases} cases: {held} held with the fault inside, {again} met a lost lock or answer and held when they ran again, \
+        "{cases} cases: {passed} passed with the fault, {passed_again} met an effect of the fault and passed when they ran again, \
          {} failed; {} {}; {} calls, {} repeated; {} messages sent, {} sent again, {} delivered, {} settled, {} locks \
-         lost, {} came again after their completion; {} had to be there afterwards and were, in order, \
-         {} of them only when all servers were back",
+         lost, {} delivered after their completion; {} messages were in their queues afterwards, in order, \
+         {} of them only after all servers were restored",
         failures.len(),
-        of(&tally.faults),
+        value(&counters.faults),
         servers.fault(),
-        of(&tally.calls),
-        of(&tally.repeated),
-        of(&tally.sent),
-        of(&tally.sent_again),
-        of(&tally.delivered),
-        of(&tally.settled),
-        of(&tally.locks_lost),
-        of(&tally.came_again),
-        of(&tally.found),
-        of(&tally.late),
+        value(&counters.calls),
+        value(&counters.repeated),
+        value(&counters.sent),
+        value(&counters.sent_again),
+        value(&counters.delivered),
+        value(&counters.settled),
+        value(&counters.locks_lost),
+        value(&counters.delivered_after_completion),
+        value(&counters.found),
+        value(&counters.late),
     );
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    assert!(held + again > 0 && of(&tally.faults) > 0, "no case met a fault");
+    assert!(passed + passed_again > 0 && value(&counters.faults) > 0, "no case met a fault");
 }
 
 #[test]
 fn rabbitmq_with_a_node_killed_in_every_case() {
-    let _turn = TURN.lock();
+    let _turn = SERIAL.lock();
     run(Servers::rabbitmq());
 }
 
 #[test]
 fn postgres_with_a_standby_promoted_in_every_case() {
-    let _turn = TURN.lock();
+    let _turn = SERIAL.lock();
     run(Servers::postgres());
 }

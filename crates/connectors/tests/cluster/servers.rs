@@ -1,4 +1,4 @@
-//! The servers of a run, and what happens to them.
+//! The servers of a run and their faults.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 
 use crate::common::queue;
 
-/// Nodes of RabbitMQ.
+/// Nodes of the RabbitMQ cluster.
 pub const NODES: usize = 3;
-/// RabbitMQ's nodes write down half a second later that they keep the list of streams together, and never ask again: one
-/// that is killed before that is of no use to the others when it is back. Only the first stream of a cluster has them begin.
+/// When the first stream of a cluster is declared, RabbitMQ's nodes store the members of its stream coordinator half
+/// a second later. A node that is killed before that never rejoins the coordinator.
 const STREAMS_KNOWN_AFTER: Duration = Duration::from_secs(2);
 
-/// Servers that are one broker, of which one can fail.
+/// The servers of one broker.
 pub enum Servers {
     RabbitMq(Mutex<Nodes>),
     Postgres(Mutex<Pair>),
@@ -23,7 +23,7 @@ pub enum Servers {
 
 pub struct Nodes {
     all: RabbitMq,
-    /// The node of the next fault, or the one that is down.
+    /// The node that fails next, or that is down.
     victim: usize,
     down: bool,
 }
@@ -51,7 +51,7 @@ impl Servers {
         Self::Postgres(Mutex::new(Pair { both, down: false }))
     }
 
-    /// What a fault is, for people.
+    /// A description of the faults for the summary.
     pub fn fault(&self) -> &'static str {
         match self {
             Self::RabbitMq(_) => "nodes killed",
@@ -59,28 +59,27 @@ impl Servers {
         }
     }
 
-    /// Whether what was answered as settled is so whatever happens: RabbitMQ answers no acknowledgement, so that one may
-    /// be lost on its way.
+    /// Whether a confirmed settlement is final. RabbitMQ does not confirm acknowledgements, so one may be lost.
     pub fn settles_for_good(&self) -> bool {
         matches!(self, Self::Postgres(_))
     }
 
-    /// How they are reached. `through`: over the node of the next fault, or over another one.
-    pub fn url(&self, through: bool) -> String {
+    /// The URL. `via_victim`: connect to the node that fails next first.
+    pub fn url(&self, via_victim: bool) -> String {
         match self {
             Self::RabbitMq(nodes) => {
                 let nodes = nodes.lock();
-                let first = if through { nodes.victim } else { nodes.victim + 1 };
+                let first = if via_victim { nodes.victim } else { nodes.victim + 1 };
                 let order: Vec<_> = (first..first + NODES).map(|node| node % NODES).collect();
-                // Fewer partitions than usual: making them takes most of a trial's time.
+                // Fewer partitions than by default: declaring them takes most of a trial's time.
                 format!("{}?partitions=4", nodes.all.url_of_all(&order, 0))
             }
             Self::Postgres(pair) => pair.lock().both.url("postgres"),
         }
     }
 
-    /// One server fails. With PostgreSQL the other takes over; RabbitMQ does that by itself.
-    pub fn strike(&self) {
+    /// Makes one server fail. For PostgreSQL, promotes the other one.
+    pub fn fail_one(&self) {
         match self {
             Self::RabbitMq(nodes) => {
                 let mut nodes = nodes.lock();
@@ -97,8 +96,8 @@ impl Servers {
         }
     }
 
-    /// All are there again; whether one was not.
-    pub fn mend(&self) -> bool {
+    /// Restores a failed server. Returns whether there was one.
+    pub fn restore(&self) -> bool {
         match self {
             Self::RabbitMq(nodes) => {
                 let mut nodes = nodes.lock();

@@ -1,145 +1,147 @@
-//! One run of one case: when the fault happens, and what it explains.
+//! One run of one case: the fault, and the effects that it explains.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use malote_connectors::{BrokerError, Doing};
+use malote_connectors::{BrokerError, BrokerFuture};
 use malote_model::QueueName;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::ledger::{Ledger, Strange};
+use crate::expected::{Anomaly, ExpectedMessages};
 use crate::servers::Servers;
 
-/// A cluster that lost a member has to notice it first.
+/// A cluster needs time to notice the failure of a member.
 const REPEAT_FOR: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Figures of a whole run.
+/// Counters of a whole run.
 #[derive(Default)]
-pub struct Tally {
+pub struct Counters {
     pub trials: AtomicUsize,
     pub faults: AtomicUsize,
-    /// Calls of brokers, by cases.
+    /// Calls made by cases.
     pub calls: AtomicUsize,
-    /// Calls that were answered with an error that passes, and asked again.
+    /// Calls repeated after a transient error.
     pub repeated: AtomicUsize,
     pub sent: AtomicUsize,
-    /// Messages of sends without an answer.
+    /// Messages of repeated sends.
     pub sent_again: AtomicUsize,
     pub delivered: AtomicUsize,
     pub settled: AtomicUsize,
     pub locks_lost: AtomicUsize,
-    /// Messages that came although they were completed.
-    pub came_again: AtomicUsize,
-    /// Messages that came after a case when all servers were back, and not before.
+    /// Messages delivered after their completion.
+    pub delivered_after_completion: AtomicUsize,
+    /// Messages that arrived only after all servers were restored.
     pub late: AtomicUsize,
-    /// Messages that had to be there after a case, and were.
+    /// Messages that had to be in their queue after a case.
     pub found: AtomicUsize,
 }
 
 pub struct Trial {
     servers: Arc<Servers>,
-    /// No two have the same.
+    /// Unique in a run.
     number: usize,
-    pub tally: Arc<Tally>,
-    pub ledger: Mutex<Ledger>,
-    /// The call in which a server fails.
+    pub counters: Arc<Counters>,
+    pub expected: Mutex<ExpectedMessages>,
+    /// The index of the call with the fault.
     fault_at: Option<usize>,
     calls: AtomicUsize,
-    /// A server fails or is down: answers may be missing, and locks be lost.
-    shaken: AtomicBool,
-    struck: watch::Sender<bool>,
+    /// A server fails or is down: answers may be missing, and locks may be lost.
+    has_fault: AtomicBool,
+    fault_done: watch::Sender<bool>,
     excuses: Mutex<Vec<&'static str>>,
 }
 
 impl Trial {
     pub fn new(
         servers: &Arc<Servers>,
-        tally: &Arc<Tally>,
+        counters: &Arc<Counters>,
         fault_at: Option<usize>,
         is_down: bool,
     ) -> Arc<Self> {
         Arc::new(Self {
             servers: servers.clone(),
-            number: tally.trials.fetch_add(1, Relaxed),
-            tally: tally.clone(),
-            ledger: Mutex::default(),
+            number: counters.trials.fetch_add(1, Relaxed),
+            counters: counters.clone(),
+            expected: Mutex::default(),
             fault_at,
             calls: AtomicUsize::new(0),
-            shaken: AtomicBool::new(is_down),
-            struck: watch::Sender::new(false),
+            has_fault: AtomicBool::new(is_down),
+            fault_done: watch::Sender::new(false),
             excuses: Mutex::default(),
         })
     }
 
-    /// What the case's queue is called on the servers: no other trial has it.
-    pub fn own(&self, queue: &QueueName) -> QueueName {
-        let own = |name: &str| QueueName::new(&format!("{name}-{}", self.number)).unwrap();
-        queue.owner().map_or_else(|| own(queue.as_str()), |owner| own(owner).dead_letters())
+    /// The name of the case's queue in this trial.
+    pub fn trial_queue(&self, queue: &QueueName) -> QueueName {
+        let trial_queue = |name: &str| QueueName::new(&format!("{name}-{}", self.number)).unwrap();
+        queue
+            .owner()
+            .map_or_else(|| trial_queue(queue.as_str()), |owner| trial_queue(owner).dead_letters())
     }
 
     pub fn calls(&self) -> usize {
         self.calls.load(Relaxed)
     }
 
-    pub fn has_struck(&self) -> bool {
-        *self.struck.borrow()
+    pub fn is_fault_done(&self) -> bool {
+        *self.fault_done.borrow()
     }
 
-    /// What happened in it that a case without a fault never meets.
+    /// Effects of the fault on this trial.
     pub fn excuses(&self) -> Vec<&'static str> {
         self.excuses.lock().clone()
     }
 
     fn excuse(&self, what: &'static str) {
         let mut excuses = self.excuses.lock();
-        if self.shaken.load(Relaxed) && !excuses.contains(&what) {
+        if self.has_fault.load(Relaxed) && !excuses.contains(&what) {
             excuses.push(what);
         }
     }
 
-    /// A call begins. If it is the one, a server fails: before it, or while it is under way.
-    async fn begins(&self) {
-        self.tally.calls.fetch_add(1, Relaxed);
+    /// Begins a call. If it is the one with the fault, a server fails before or during it.
+    async fn begin_call(&self) {
+        self.counters.calls.fetch_add(1, Relaxed);
         let call = self.calls.fetch_add(1, Relaxed);
         if Some(call) != self.fault_at {
             return;
         }
-        self.shaken.store(true, Relaxed);
-        self.tally.faults.fetch_add(1, Relaxed);
-        let (servers, struck) = (self.servers.clone(), self.struck.clone());
+        self.has_fault.store(true, Relaxed);
+        self.counters.faults.fetch_add(1, Relaxed);
+        let (servers, fault_done) = (self.servers.clone(), self.fault_done.clone());
         tokio::task::spawn_blocking(move || {
-            servers.strike();
-            struck.send_replace(true);
+            servers.fail_one();
+            fault_done.send_replace(true);
         });
         if call.is_multiple_of(2) {
-            let mut struck = self.struck.subscribe();
-            let _ = struck.wait_for(|struck| *struck).await; // we have the sender
+            let mut fault_done = self.fault_done.subscribe();
+            let _ = fault_done.wait_for(|fault_done| *fault_done).await; // the sender is alive
         }
     }
 
-    /// Asks once more where that may help; only a fault makes such an answer right.
-    pub async fn repeat<'a, T>(
+    /// Repeats a call after transient errors, which are allowed only with a fault.
+    pub async fn retry<'a, T>(
         &self,
-        ask: impl FnMut() -> Doing<'a, T> + Send,
+        call: impl FnMut() -> BrokerFuture<'a, T> + Send,
     ) -> Result<T, BrokerError> {
-        self.repeat_noting(ask, |_| {}).await
+        self.retry_noting(call, |_| {}).await
     }
 
-    /// The same; tells why it asks once more.
-    pub async fn repeat_noting<'a, T>(
+    /// Like `retry`, and calls `note` before each repetition.
+    pub async fn retry_noting<'a, T>(
         &self,
-        mut ask: impl FnMut() -> Doing<'a, T> + Send,
+        mut call: impl FnMut() -> BrokerFuture<'a, T> + Send,
         note: impl Fn(&BrokerError) + Send + Sync,
     ) -> Result<T, BrokerError> {
-        self.begins().await;
+        self.begin_call().await;
         let until = Instant::now() + REPEAT_FOR;
         loop {
-            match ask().await {
-                Err(error) if self.may_repeat(&error, until) => {
+            match call().await {
+                Err(error) if self.may_retry(&error, until) => {
                     note(&error);
                     tokio::time::sleep(PAUSE).await;
                 }
@@ -152,62 +154,62 @@ impl Trial {
         }
     }
 
-    /// Whether an error passes, and a fault is its reason.
-    pub fn may_repeat(&self, error: &BrokerError, until: Instant) -> bool {
-        let may = error.is_transient() && self.shaken.load(Relaxed) && Instant::now() < until;
+    /// Whether an error is transient and explained by a fault.
+    pub fn may_retry(&self, error: &BrokerError, until: Instant) -> bool {
+        let may = error.is_transient() && self.has_fault.load(Relaxed) && Instant::now() < until;
         if may {
-            self.tally.repeated.fetch_add(1, Relaxed);
+            self.counters.repeated.fetch_add(1, Relaxed);
         }
         may
     }
 
-    /// A lock that somebody had is lost.
+    /// Records a lost lock.
     pub fn lock_lost(&self) {
-        self.tally.locks_lost.fetch_add(1, Relaxed);
+        self.counters.locks_lost.fetch_add(1, Relaxed);
         self.excuse("a lock was lost");
     }
 
-    /// No answer came: what was sent again may be there twice.
+    /// Records a repeated send, which may cause duplicates.
     pub fn sent_again(&self, messages: usize) {
-        self.tally.sent_again.fetch_add(messages, Relaxed);
+        self.counters.sent_again.fetch_add(messages, Relaxed);
         self.excuse("a send had no answer");
     }
 
-    /// No answer came: what was taken is in nobody's hand until its lock is over.
-    pub fn taken_unheard(&self, error: &BrokerError) {
+    /// Records a missing answer: the leased messages return only when their lock ends.
+    pub fn answer_lost(&self, error: &BrokerError) {
         if let BrokerError::Unreachable { .. } = error {
-            self.excuse("what was asked for had no answer");
+            self.excuse("the answer of a fetch or accept was lost");
         }
     }
 
-    /// Nothing came: what somebody had and let go of its source may be with the server that is away, and RabbitMQ asks anew
-    /// only after minutes for what was on its way from one queue to another.
-    pub fn nothing_came(&self) {
-        if self.ledger.lock().may_be_late() {
-            self.excuse("what was in hand or delayed is late");
+    /// Records an empty fetch: messages may be late. The failed server may hold messages of a closed source, and
+    /// RabbitMQ retries dead-lettering between queues only after minutes.
+    pub fn fetched_nothing(&self) {
+        if self.expected.lock().may_be_late() {
+            self.excuse("redelivered or delayed messages are late");
         }
     }
 
-    /// So many messages have not come: all servers come back.
-    pub async fn wait_for_all(&self, missing: usize) {
+    /// Restores all servers, because messages are missing.
+    pub async fn restore_servers(&self, missing: usize) {
         let servers = self.servers.clone();
-        if tokio::task::spawn_blocking(move || servers.mend()).await.unwrap() {
-            self.tally.late.fetch_add(missing, Relaxed);
+        if tokio::task::spawn_blocking(move || servers.restore()).await.unwrap() {
+            self.counters.late.fetch_add(missing, Relaxed);
         }
     }
 
-    /// Something came that nobody expects where no server fails.
-    pub fn strange(&self, what: Strange) {
+    /// Records behaviour that is allowed only with a fault.
+    pub fn anomaly(&self, what: Anomaly) {
         match what {
-            Strange::InHand => self.excuse("it came while somebody had it"),
-            Strange::Granted => self.excuse("a grant was lost on its way"),
-            Strange::Done => {
-                self.tally.came_again.fetch_add(1, Relaxed);
+            Anomaly::LeasedTwice => self.excuse("a message was delivered while it was leased"),
+            Anomaly::DeliveryLost => self.excuse("a delivery was lost"),
+            Anomaly::DeliveredAfterCompletion => {
+                self.counters.delivered_after_completion.fetch_add(1, Relaxed);
                 assert!(
                     !self.servers.settles_for_good(),
-                    "a message that was completed came again"
+                    "a completed message was delivered again"
                 );
-                self.excuse("it came after its completion");
+                self.excuse("a message was delivered after its completion");
             }
         }
     }

@@ -1,20 +1,20 @@
-//! An authority that vouches for servers of tests.
-#![allow(clippy::disallowed_methods)] // a file of a test
+//! A certificate authority for test servers.
+#![allow(clippy::disallowed_methods)] // test code
 
 use std::path::PathBuf;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 
-/// Whom to trust, in a file, and a server that it vouches for as `localhost`.
-pub struct Authority {
+/// An authority's certificate in a file, and a server certificate for `localhost` that it signed.
+pub struct TestAuthority {
     pub file: PathBuf,
     pub certificate: String,
     pub key: String,
     _dir: TempDir,
 }
 
-impl Authority {
+impl TestAuthority {
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -28,7 +28,7 @@ impl Authority {
         Self { file, certificate, key: key.serialize_pem(), _dir: dir }
     }
 
-    /// The file, as URLs have it.
+    /// The file's path, escaped for a URL.
     pub fn in_url(&self) -> String {
         self.file.display().to_string().replace(' ', "%20")
     }

@@ -1,8 +1,8 @@
-//! A Malote server on a port of its own, and brokers that reach it.
+//! A Malote server on its own port, and helpers for messages.
 #![allow(dead_code)]
 
 pub mod authority;
-pub mod wire;
+pub mod proxy;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use malote_model::{Address, Body, BodyKind, Message, QueueName, SessionId};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// A machine that does other work as well may take its time.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-/// No test takes as long.
+/// For waits that end with an event; slow machines need time.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+/// Longer than any test.
 pub const LOCK: Duration = Duration::from_secs(3600);
-/// What is there now, and nothing more.
-pub const NOW: Duration = Duration::ZERO;
+/// Fetch only what is ready now.
+pub const NO_WAIT: Duration = Duration::ZERO;
 
-pub struct Server {
+pub struct MaloteServer {
     pub at: SocketAddr,
     pub engine: Engine,
     _stop: DropGuard,
@@ -30,16 +30,16 @@ pub struct Server {
     _dir: tempfile::TempDir,
 }
 
-impl Server {
+impl MaloteServer {
     pub async fn start() -> Self {
-        Self::limited(Limits::default()).await
+        Self::with_limits(Limits::default()).await
     }
 
-    pub async fn limited(limits: Limits) -> Self {
-        Self::behind(limits, None).await
+    pub async fn with_limits(limits: Limits) -> Self {
+        Self::start_with(limits, None).await
     }
 
-    /// Behind TLS, with a certificate of its own for `localhost`; tells whom to trust.
+    /// With TLS and a self-signed certificate for `localhost`, which is also returned.
     pub async fn with_tls() -> (Self, String) {
         let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let key = rustls::pki_types::PrivateKeyDer::try_from(pair.signing_key.serialize_der());
@@ -51,10 +51,10 @@ impl Server {
             .with_single_cert(vec![pair.cert.der().clone()], key.unwrap())
             .unwrap();
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-        (Self::behind(Limits::default(), Some(acceptor)).await, pair.cert.pem())
+        (Self::start_with(Limits::default(), Some(acceptor)).await, pair.cert.pem())
     }
 
-    async fn behind(limits: Limits, tls: Option<tokio_rustls::TlsAcceptor>) -> Self {
+    async fn start_with(limits: Limits, tls: Option<tokio_rustls::TlsAcceptor>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
         let (ready, shutdown) = (Arc::new(Readiness::ready()), CancellationToken::new());
@@ -115,6 +115,6 @@ pub fn text(body: &str) -> Message {
     Message { body, ..Message::default() }
 }
 
-pub fn of_session(name: &str, body: &str) -> Message {
+pub fn session_message(name: &str, body: &str) -> Message {
     Message { session: Some(session(name)), ..text(body) }
 }

@@ -1,4 +1,4 @@
-//! The cases, for any `World` of the program that includes them: one macro makes the tests of a connector.
+//! The list of cases, and a macro that turns them into tests. The including program defines `TestEnv`.
 
 #[path = "depth.rs"]
 pub mod depth;
@@ -8,15 +8,15 @@ use std::sync::Arc;
 use malote_connectors::{Broker, BrokerError, Capability};
 use malote_model::QueueSpec;
 
-use crate::World;
-pub(crate) use crate::{basics, can, sessions};
+use crate::TestEnv;
+pub(crate) use crate::{basics, capabilities, sessions};
 
 /// The queue of most cases.
 pub const Q: &str = "q";
 
-pub async fn with_queue(world: &World, spec: QueueSpec) -> Arc<dyn Broker> {
-    let broker = world.connect().await;
-    world.make(&*broker, spec).await;
+pub async fn with_queue(env: &TestEnv, spec: QueueSpec) -> Arc<dyn Broker> {
+    let broker = env.connect().await;
+    env.make_queue(&*broker, spec).await;
     broker
 }
 
@@ -26,82 +26,82 @@ pub fn refused<T>(result: Result<T, BrokerError>) -> String {
     match result {
         Err(BrokerError::Refused { code, .. }) => code,
         Err(other) => panic!("{other:?}"),
-        Ok(_) => panic!("it was not refused"),
+        Ok(_) => panic!("the call was not refused"),
     }
 }
 
-/// Every capability has a case: a new one stops this from compiling until it has one.
-pub async fn of_capability(world: &World, what: Capability) {
+/// Every capability has a case; the compiler reports a missing one.
+pub async fn run_capability_case(env: &TestEnv, what: Capability) {
     match what {
-        Capability::Declare => can::declare(world).await,
-        Capability::Sessions => sessions::in_order_and_alone(world).await,
-        Capability::FairSessions => sessions::in_turn(world).await,
-        Capability::ChooseLock => can::choose_lock(world).await,
-        Capability::SessionState => sessions::state(world).await,
-        Capability::StateWithSettle => sessions::state_with_settle(world).await,
-        Capability::Renew => can::renew(world).await,
-        Capability::Release => can::release(world).await,
-        Capability::Delay => can::delay(world).await,
-        Capability::Schedule => can::schedule(world).await,
-        Capability::DeadLetter => can::dead_letter(world).await,
-        Capability::Changes => can::changes(world).await,
-        Capability::Dedup => can::dedup(world).await,
-        Capability::AtomicSend => can::atomic_send(world).await,
-        Capability::BoundLeases => can::bound_leases(world).await,
+        Capability::Declare => capabilities::declare(env).await,
+        Capability::Sessions => sessions::exclusive_and_in_order(env).await,
+        Capability::FairSessions => sessions::fair(env).await,
+        Capability::ChooseLock => capabilities::choose_lock(env).await,
+        Capability::SessionState => sessions::state(env).await,
+        Capability::StateWithSettle => sessions::state_with_settle(env).await,
+        Capability::Renew => capabilities::renew(env).await,
+        Capability::Release => capabilities::release(env).await,
+        Capability::Delay => capabilities::delay(env).await,
+        Capability::Schedule => capabilities::schedule(env).await,
+        Capability::DeadLetter => capabilities::dead_letter(env).await,
+        Capability::Changes => capabilities::changes(env).await,
+        Capability::Dedup => capabilities::dedup(env).await,
+        Capability::AtomicSend => capabilities::atomic_send(env).await,
+        Capability::BoundLeases => capabilities::bound_leases(env).await,
     }
 }
 
-/// Every case that is of no capability, for a macro that makes something of each.
+/// Passes all cases without a capability to a macro.
 macro_rules! cases {
     ($macro:ident $($first:tt)*) => {
         $macro! {
             $($first)*
-            basics: a_message_goes_through,
-            basics: everything_of_a_message_goes_through,
+            basics: a_message_is_sent_received_and_completed,
+            basics: all_fields_of_a_message_are_delivered,
             basics: a_queue_is_first_in_first_out,
-            basics: a_failure_is_counted_and_comes_back,
-            basics: a_lease_ends_once,
-            basics: each_is_settled_on_its_own,
+            basics: an_abandoned_message_is_counted_and_redelivered,
+            basics: a_lease_can_be_settled_only_once,
+            basics: each_lease_is_settled_independently,
             basics: a_fetch_waits,
-            basics: a_fetch_that_is_dropped_takes_nothing,
-            basics: closing_gives_back_what_was_fetched_ahead,
-            basics: what_is_not_there_is_refused,
-            sessions: an_accept_waits_and_none_is_no_error,
-            sessions: an_accept_that_is_dropped_holds_nothing,
-            sessions: dropping_lets_go,
-            sessions: a_broken_hold_is_lost,
-            depth: what_waits_is_told,
-            depth: sessions_are_told_apart,
+            basics: a_dropped_fetch_leases_nothing,
+            basics: closing_releases_prefetched_messages,
+            basics: an_unknown_queue_is_refused,
+            sessions: an_accept_waits_and_may_return_none,
+            sessions: a_dropped_accept_holds_nothing,
+            sessions: dropping_a_source_releases_its_session,
+            sessions: a_delayed_retry_ends_the_hold,
+            depth: messages_are_counted,
+            depth: sessions_are_counted_by_state,
         }
     };
 }
 
 macro_rules! contract {
-    ($connector:ident, $world:expr) => {
+    ($connector:ident, $env:expr) => {
         mod $connector {
             use super::*;
             use malote_connectors::Capability;
 
             #[tokio::test]
-            async fn the_capabilities_are_true() {
-                let capabilities = $world.connect().await.capabilities().clone();
+            async fn the_declared_capabilities_match_the_behaviour() {
+                let capabilities = $env.connect().await.capabilities().clone();
                 for &what in Capability::ALL {
                     println!("{what:?}");
                     if capabilities.has(what) {
-                        $crate::cases::of_capability(&$world, what).await;
+                        $crate::cases::run_capability_case(&$env, what).await;
                     } else {
-                        can::refuse(&$world, what).await;
+                        capabilities::refuse(&$env, what).await;
                     }
                 }
             }
 
-            cases!(contract @case $world,);
+            cases!(contract @case $env,);
         }
     };
-    (@case $world:expr, $($module:ident: $case:ident,)+) => {
+    (@case $env:expr, $($module:ident: $case:ident,)+) => {
         $(#[tokio::test]
         async fn $case() {
-            $crate::cases::$module::$case(&$world).await;
+            $crate::cases::$module::$case(&$env).await;
         })+
     };
 }

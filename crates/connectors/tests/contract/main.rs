@@ -1,10 +1,10 @@
-//! What every connector must do. Cases for what not every broker can do are named after the capability, and run where
-//! it is there; where it is not, the call must be refused, not done weaker.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a test
+//! The contract for all connectors. The case of a capability runs if the broker has it; otherwise the call must be
+//! refused.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // test code
 
-mod amqp;
 mod basics;
-mod can;
+mod capabilities;
+mod servicebus_server;
 #[macro_use]
 mod cases;
 #[path = "../common/mod.rs"]
@@ -14,20 +14,20 @@ mod sessions;
 use std::sync::Arc;
 
 use cases::Q;
-use common::Server;
+use common::MaloteServer;
 use malote_connectors::servicebus::ServiceBus;
-use malote_connectors::{Broker, Embedded, Native};
+use malote_connectors::{Broker, Embedded, NativeBroker};
 use malote_engine::{Engine, Running, Settings};
 use malote_model::{Message, QueueSpec};
 
-/// A broker under test, and the way to reach it once more.
-enum World {
+/// A broker under test.
+enum TestEnv {
     Embedded { engine: Engine, _running: Running, _dir: tempfile::TempDir },
-    Native(Server),
-    ServiceBus(amqp::Server),
+    Native(MaloteServer),
+    ServiceBus(servicebus_server::ServiceBusServer),
 }
 
-impl World {
+impl TestEnv {
     fn embedded() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
@@ -35,23 +35,23 @@ impl World {
     }
 
     async fn native() -> Self {
-        Self::Native(Server::start().await)
+        Self::Native(MaloteServer::start().await)
     }
 
     async fn servicebus() -> Self {
-        Self::ServiceBus(amqp::Server::start().await)
+        Self::ServiceBus(servicebus_server::ServiceBusServer::start().await)
     }
 
     async fn connect(&self) -> Arc<dyn Broker> {
         match self {
-            Self::Embedded { engine, .. } => Arc::new(Embedded::over(engine)),
-            Self::Native(server) => Arc::new(Native::connect(&server.url()).await.unwrap()),
+            Self::Embedded { engine, .. } => Arc::new(Embedded::on_engine(engine)),
+            Self::Native(server) => Arc::new(NativeBroker::connect(&server.url()).await.unwrap()),
             Self::ServiceBus(server) => Arc::new(ServiceBus::connect(&server.url()).await.unwrap()),
         }
     }
 
-    /// Makes a queue with the broker's own tools, where the connector cannot.
-    async fn make(&self, broker: &dyn Broker, spec: QueueSpec) {
+    /// Declares the queue, with the broker's own tools if the connector cannot.
+    async fn make_queue(&self, broker: &dyn Broker, spec: QueueSpec) {
         match self {
             Self::ServiceBus(server) => {
                 server.engine.declare(common::queue(Q), spec).await.unwrap();
@@ -60,15 +60,15 @@ impl World {
         }
     }
 
-    /// Whether grants are counted beside failures.
+    /// Whether the broker counts deliveries in addition to failures.
     fn counts_receives(&self) -> bool {
         !matches!(self, Self::ServiceBus(_))
     }
 
-    /// What comes out of what was sent.
+    /// The message as this broker delivers it.
     fn delivered(&self, mut sent: Message) -> Message {
         if let Self::ServiceBus(_) = self {
-            // What the service has no field for, or does not tell.
+            // Fields that the service does not have or does not return.
             sent.body.kind = malote_model::BodyKind::Bytes;
             (sent.origin_id, sent.key, sent.dedup_id) = (None, None, None);
             (sent.user_id, sent.app_id, sent.content_encoding) = (None, None, None);
@@ -77,12 +77,12 @@ impl World {
     }
 }
 
-contract!(embedded, World::embedded());
-contract!(native, World::native().await);
-contract!(servicebus, World::servicebus().await);
+contract!(embedded, TestEnv::embedded());
+contract!(native, TestEnv::native().await);
+contract!(servicebus, TestEnv::servicebus().await);
 
 #[tokio::test]
-async fn malote_tells_which_message_of_a_session_is_the_last() {
-    sessions::the_last_is_told(&World::embedded()).await;
-    sessions::the_last_is_told(&World::native().await).await;
+async fn malote_marks_the_last_message_of_a_session() {
+    sessions::the_last_message_is_marked(&TestEnv::embedded()).await;
+    sessions::the_last_message_is_marked(&TestEnv::native().await).await;
 }

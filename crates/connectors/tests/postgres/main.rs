@@ -1,35 +1,35 @@
-//! The contract on a real PostgreSQL, which is started for these tests and gone with them, and what only it can show.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a test
+//! The contract on a PostgreSQL that is started for these tests, and cases specific to it.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // test code
 
 #[path = "../contract/basics.rs"]
 mod basics;
-#[path = "../contract/can.rs"]
-mod can;
+#[path = "../contract/capabilities.rs"]
+mod capabilities;
 #[macro_use]
 #[path = "../contract/cases.rs"]
 mod cases;
 #[path = "../common/mod.rs"]
 mod common;
 mod cost;
-mod own;
 #[path = "../contract/sessions.rs"]
 mod sessions;
+mod specifics;
 mod tls;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use malote_connectors::Broker;
-use malote_connectors::postgres::Postgres;
+use malote_connectors::postgres::PostgresBroker;
 use malote_model::{Message, QueueSpec};
 use tokio_postgres::{Client, NoTls};
 
-/// A database of its own for each test.
-struct World {
+/// A separate database for each test.
+struct TestEnv {
     url: String,
 }
 
-impl World {
+impl TestEnv {
     async fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -39,17 +39,17 @@ impl World {
         Self { url: server.url(&name) }
     }
 
-    /// As if a pool of connections stood before it.
+    /// With the settings for a connection pool.
     async fn pooled() -> Self {
-        let world = Self::new().await;
-        Self { url: format!("{}?pooled=true", world.url) }
+        let env = Self::new().await;
+        Self { url: format!("{}?pooled=true", env.url) }
     }
 
     async fn connect(&self) -> Arc<dyn Broker> {
-        Arc::new(Postgres::connect(&self.url).await.unwrap())
+        Arc::new(PostgresBroker::connect(&self.url).await.unwrap())
     }
 
-    async fn make(&self, broker: &dyn Broker, spec: QueueSpec) {
+    async fn make_queue(&self, broker: &dyn Broker, spec: QueueSpec) {
         broker.declare(&common::queue(cases::Q), spec).await.unwrap();
     }
 
@@ -62,7 +62,7 @@ impl World {
     }
 }
 
-/// One server for all tests: it ends with this process.
+/// One server for all tests. It stops with the process.
 fn server() -> &'static malote_services::Postgres {
     static SERVER: OnceLock<malote_services::Postgres> = OnceLock::new();
     SERVER.get_or_init(|| malote_services::Postgres::start().unwrap_or_else(|why| panic!("{why}")))
@@ -74,5 +74,5 @@ async fn client(url: &str) -> Client {
     client
 }
 
-contract!(postgres, World::new().await);
-contract!(pooled, World::pooled().await);
+contract!(postgres, TestEnv::new().await);
+contract!(pooled, TestEnv::pooled().await);

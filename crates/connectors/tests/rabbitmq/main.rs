@@ -1,18 +1,18 @@
-//! The contract on a real RabbitMQ, which is started for these tests and gone with them, and what only it can show.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a test
+//! The contract on a RabbitMQ that is started for these tests, and cases specific to it.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // test code
 
 #[path = "../contract/basics.rs"]
 mod basics;
-#[path = "../contract/can.rs"]
-mod can;
+#[path = "../contract/capabilities.rs"]
+mod capabilities;
 #[macro_use]
 #[path = "../contract/cases.rs"]
 mod cases;
 #[path = "../common/mod.rs"]
 mod common;
-mod own;
 #[path = "../contract/sessions.rs"]
 mod sessions;
+mod specifics;
 mod tls;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,21 +22,21 @@ use malote_connectors::Broker;
 use malote_connectors::rabbitmq::RabbitMq;
 use malote_model::{Message, QueueSpec};
 
-/// As many as there are worlds: each has a virtual host of its own.
-const WORLDS: usize = 48;
+/// One virtual host for each test.
+const VHOSTS: usize = 48;
 
-/// A virtual host of its own for each test.
-struct World {
+/// A separate virtual host for each test.
+struct TestEnv {
     url: String,
 }
 
-impl World {
+impl TestEnv {
     async fn new() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        assert!(number < WORLDS, "there are more tests than virtual hosts");
+        assert!(number < VHOSTS, "more tests than virtual hosts: raise VHOSTS");
         let server = tokio::task::spawn_blocking(server).await.unwrap();
-        // A queue with sessions has fewer partitions than usual: making them takes most of a test's time.
+        // Fewer partitions than by default: declaring them takes most of a test's time.
         Self { url: format!("{}?partitions=4", server.url(number)) }
     }
 
@@ -44,7 +44,7 @@ impl World {
         Arc::new(RabbitMq::connect(&self.url).await.unwrap())
     }
 
-    async fn make(&self, broker: &dyn Broker, spec: QueueSpec) {
+    async fn make_queue(&self, broker: &dyn Broker, spec: QueueSpec) {
         broker.declare(&common::queue(cases::Q), spec).await.unwrap();
     }
 
@@ -57,12 +57,12 @@ impl World {
     }
 }
 
-/// One server for all tests: it ends with this process.
+/// One server for all tests. It stops with the process.
 fn server() -> &'static malote_services::RabbitMq {
     static SERVER: OnceLock<malote_services::RabbitMq> = OnceLock::new();
     SERVER.get_or_init(|| {
-        malote_services::RabbitMq::start(WORLDS).unwrap_or_else(|why| panic!("{why}"))
+        malote_services::RabbitMq::start(VHOSTS).unwrap_or_else(|why| panic!("{why}"))
     })
 }
 
-contract!(rabbitmq, World::new().await);
+contract!(rabbitmq, TestEnv::new().await);

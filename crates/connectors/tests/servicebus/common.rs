@@ -1,28 +1,28 @@
-//! A broker of our own behind a real socket, for clients to reach.
+//! Malote's Service Bus front end on a real socket.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use malote_connectors::servicebus::{Client, Config, Tls};
+use malote_connectors::servicebus::{Client, Config, TlsMode};
 use malote_engine::{Engine, Running, Settings};
 use malote_front_servicebus::{Front, Key, Keys, Verified, serve_connection};
 use malote_model::{Access, Action, Denied, Principal, QueueName, QueueSpec, Resource, Sessions};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// One key, `Root` with `secret`. Counts how often it was asked for.
+/// The only key: `Root` with `secret`. Counts lookups.
 #[derive(Default)]
-pub struct OneKey {
-    pub asked: AtomicUsize,
+pub struct SingleKey {
+    pub lookups: AtomicUsize,
 }
 
-impl Keys for OneKey {
+impl Keys for SingleKey {
     fn is_open(&self) -> bool {
         false
     }
     fn key(&self, name: &str) -> Option<Key> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.lookups.fetch_add(1, Ordering::Relaxed);
         let principal = Principal::named("root");
         (name == "Root").then(|| Key { secret: "secret".into(), principal })
     }
@@ -34,43 +34,43 @@ impl Keys for OneKey {
     }
 }
 
-/// Lets everyone do everything who has shown a key.
-struct Known;
+/// Allows everything to authenticated clients.
+struct AnyAuthenticated;
 
-impl Access for Known {
+impl Access for AnyAuthenticated {
     fn check(&self, who: &Principal, action: Action, on: Resource<'_>) -> Result<(), Denied> {
         let denied = || Denied::new(who, action, on);
         if who.is_anonymous() { Err(denied()) } else { Ok(()) }
     }
 }
 
-pub struct World {
+pub struct TestEnv {
     pub engine: Engine,
-    pub keys: Arc<OneKey>,
+    pub keys: Arc<SingleKey>,
     front: Arc<Front>,
     pub port: u16,
-    /// Cancelled, the connections of now are closed; later ones are served.
+    /// Cancelling it closes the current connections; later ones get a new token.
     connections: parking_lot::Mutex<CancellationToken>,
     _running: Running,
     _data: tempfile::TempDir,
 }
 
-impl World {
-    pub async fn new() -> Arc<World> {
+impl TestEnv {
+    pub async fn new() -> Arc<TestEnv> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let world = World::on(listener.local_addr().unwrap().port());
-        let serving = Arc::downgrade(&world);
+        let env = TestEnv::on(listener.local_addr().unwrap().port());
+        let serving = Arc::downgrade(&env);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let Some(world) = serving.upgrade() else { return };
-                world.serve(stream);
+                let Some(env) = serving.upgrade() else { return };
+                env.serve(stream);
             }
         });
-        world
+        env
     }
 
-    /// The same behind TLS; tells whom to trust.
-    pub async fn with_tls() -> (Arc<World>, Vec<u8>) {
+    /// With TLS; also returns the certificate to trust.
+    pub async fn with_tls() -> (Arc<TestEnv>, Vec<u8>) {
         let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let pem = pair.cert.pem().into_bytes();
         let key = rustls::pki_types::PrivateKeyDer::try_from(pair.signing_key.serialize_der());
@@ -83,25 +83,29 @@ impl World {
             .unwrap();
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind("localhost:0").await.unwrap();
-        let world = World::on(listener.local_addr().unwrap().port());
-        let serving = Arc::downgrade(&world);
+        let env = TestEnv::on(listener.local_addr().unwrap().port());
+        let serving = Arc::downgrade(&env);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let Some(world) = serving.upgrade() else { return };
+                let Some(env) = serving.upgrade() else { return };
                 if let Ok(stream) = acceptor.accept(stream).await {
-                    world.serve(stream);
+                    env.serve(stream);
                 }
             }
         });
-        (world, pem)
+        (env, pem)
     }
 
-    fn on(port: u16) -> Arc<World> {
+    fn on(port: u16) -> Arc<TestEnv> {
         let data = tempfile::tempdir().unwrap();
         let (engine, running) = Engine::open(Settings::at(data.path())).unwrap();
-        let keys = Arc::new(OneKey::default());
-        let front = Front { engine: engine.clone(), access: Arc::new(Known), keys: keys.clone() };
-        Arc::new(World {
+        let keys = Arc::new(SingleKey::default());
+        let front = Front {
+            engine: engine.clone(),
+            access: Arc::new(AnyAuthenticated),
+            keys: keys.clone(),
+        };
+        Arc::new(TestEnv {
             engine,
             keys,
             front: Arc::new(front),
@@ -120,17 +124,17 @@ impl World {
         tokio::spawn(async move { serve_connection(stream, front, over).await });
     }
 
-    /// The server closes all connections, and takes new ones.
-    pub fn hang_up(&self) {
+    /// Closes all connections. New ones are accepted.
+    pub fn close_connections(&self) {
         std::mem::take(&mut *self.connections.lock()).cancel();
     }
 
     pub async fn queue(&self, name: &str, sessions: bool) -> QueueName {
         let sessions = if sessions { Sessions::Dynamic } else { Sessions::None };
-        self.queue_of(name, QueueSpec { sessions, ..QueueSpec::default() }).await
+        self.queue_with(name, QueueSpec { sessions, ..QueueSpec::default() }).await
     }
 
-    pub async fn queue_of(&self, name: &str, spec: QueueSpec) -> QueueName {
+    pub async fn queue_with(&self, name: &str, spec: QueueSpec) -> QueueName {
         let name = QueueName::new(name).unwrap();
         self.engine.declare(name.clone(), spec).await.unwrap();
         name
@@ -144,13 +148,13 @@ impl World {
         text.parse().unwrap()
     }
 
-    /// Through TLS, trusting these.
+    /// With TLS, trusting this certificate.
     pub fn config_with_tls(&self, authority: Vec<u8>) -> Config {
         let text = format!(
             "Endpoint=sb://localhost:{};SharedAccessKeyName=Root;SharedAccessKey=secret",
             self.port
         );
-        Config { tls: Tls::Authority(authority), ..text.parse().unwrap() }
+        Config { tls: TlsMode::Authority(authority), ..text.parse().unwrap() }
     }
 
     pub async fn client(&self) -> Client {
@@ -158,5 +162,5 @@ impl World {
     }
 }
 
-/// Longer than anything takes on a slow machine.
-pub const LONG: Duration = Duration::from_secs(60);
+/// Longer than any operation on a slow machine.
+pub const TIMEOUT: Duration = Duration::from_secs(60);

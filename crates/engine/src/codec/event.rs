@@ -2,15 +2,16 @@
 //! layout.
 
 use bytes::Bytes;
-use malote_model::{DeadReason, Seq, SessionId, Timestamp};
+use malote_model::{Filter, Seq, SessionId, Timestamp, TopicName};
 use smallvec::SmallVec;
 
 use super::digest::{get_digest, put_digest};
 use super::leased::{LEASED_AT, get_leased, put_leased};
-use super::message::{get_properties, put_properties};
+use super::message::{get_properties, has_more_keys, put_properties};
+use super::moved::{get_moved, put_moved};
 use super::read::{EncodeExt, Malformed, Reader};
-use super::rule::{get_rule, get_topic_spec, put_rule, put_topic_spec};
-use super::spec::{get_spec, put_spec};
+use super::rule::{self, get_rule, get_topic_spec, put_rule, put_topic_spec};
+use super::spec::{self, get_spec, put_spec};
 use super::stored::DeadLetter;
 use crate::event::{
     Event, LeaseEnd, MessageRef, MoveReason, MovedEvent, Overlay, Placement, QueueId,
@@ -24,6 +25,13 @@ pub(super) const VERSION: u8 = 1;
 pub(super) const VERSION_MORE: u8 = 2;
 /// A change of settings with its time.
 const UPDATED_AT: u8 = 3;
+/// Format 5: further settings of queues and topics, several routing keys, topics of dead letters, rules between topics.
+pub(super) const VERSION_5: u8 = 3;
+/// Format 5, of records that had a version 3 before.
+const UPDATED_5: u8 = 4;
+/// Format 5, of rules.
+const BOUND_5: u8 = 2;
+const KIND_BOUND: u8 = 19;
 const KIND_DECLARED: u8 = 2;
 const KIND_UPDATED: u8 = 3;
 const KIND_PURGED: u8 = 6;
@@ -60,7 +68,7 @@ pub(crate) fn kind_of(event: &Event) -> u8 {
         Event::TopicDeclared { .. } => KIND_TOPIC_DECLARED,
         Event::TopicUpdated { .. } => KIND_TOPIC_UPDATED,
         Event::TopicDeleted { .. } => 18,
-        Event::Bound { .. } => 19,
+        Event::Bound { .. } => KIND_BOUND,
         Event::Unbound { .. } => 20,
         Event::Relocated(_) => KIND_RELOCATED,
         Event::Digest(_) => KIND_DIGEST,
@@ -72,6 +80,14 @@ pub(crate) fn kind_of(event: &Event) -> u8 {
 fn version_of(event: &Event) -> u8 {
     match event {
         Event::Leased(_) => LEASED_AT,
+        Event::Declared { spec, .. } if spec::has_more(spec) => VERSION_5,
+        Event::TopicDeclared { spec, .. } if rule::has_more(spec) => VERSION_5,
+        Event::Updated { spec, .. } if spec::has_more(spec) => UPDATED_5,
+        Event::TopicUpdated { spec, .. } if rule::has_more(spec) => UPDATED_5,
+        Event::Sent(sent) if has_more_keys(&sent.head) => VERSION_5,
+        Event::Moved(moved) if names_topic(moved) => VERSION_5,
+        Event::Relocated(kept) if names_topics(kept) => VERSION_5,
+        Event::Bound { rule, .. } if matches!(rule.filter, Filter::Weight(_)) => BOUND_5,
         Event::Updated { .. } | Event::TopicUpdated { .. } => UPDATED_AT,
         Event::Declared { .. }
         | Event::Purged { leased: true, .. }
@@ -82,6 +98,19 @@ fn version_of(event: &Event) -> u8 {
         Event::Relocated(kept) if kept.first_seq.is_some() => VERSION_MORE,
         _ => VERSION,
     }
+}
+
+/// Whether a move names the topic of a dead letter.
+fn names_topic(moved: &MovedEvent) -> bool {
+    matches!(&moved.why, MoveReason::DeadLettered { to: Some(_), .. })
+}
+
+/// Whether a copied message needs format 5: it was routed by a dead-letter topic, has several routing keys, or was
+/// dead-lettered more often than its record lists.
+fn names_topics(kept: &RelocatedMessage) -> bool {
+    kept.routed_by.is_some()
+        || has_more_keys(&kept.head)
+        || kept.deaths.iter().any(|dead| dead.topic.is_some() || dead.count > 1)
 }
 
 /// Appends the body of an event's record.
@@ -116,7 +145,7 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_queue(*queue);
             out.put_var(*below);
         }
-        Event::Sent(sent) => put_sent(out, sent),
+        Event::Sent(sent) => put_sent(out, sent, version),
         Event::Removed { queue, why, session, seqs } => {
             out.put_queue(*queue);
             out.put_u8(match why {
@@ -154,7 +183,7 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_var(*seq);
             put_overlay(out, overlay.as_ref());
         }
-        Event::Moved(moved) => put_moved(out, moved),
+        Event::Moved(moved) => put_moved(out, moved, version),
         Event::Held { queue, session, token, until, bound } => {
             out.put_queue(*queue);
             out.put_str(session.as_str());
@@ -196,7 +225,7 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_queue(*queue);
             out.put_str(rule);
         }
-        Event::Relocated(kept) => put_relocated(out, kept),
+        Event::Relocated(kept) => put_relocated(out, kept, version),
         Event::Digest(digest) => put_digest(out, digest),
         Event::ClockStepped { by_ms, at } => {
             out.put_time(*at);
@@ -205,7 +234,7 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
     }
 }
 
-fn put_relocated(out: &mut Vec<u8>, kept: &RelocatedMessage) {
+fn put_relocated(out: &mut Vec<u8>, kept: &RelocatedMessage, version: u8) {
     out.reserve(kept.head.len() + kept.body.len() + 64);
     out.put_var(kept.places.len() as u64);
     for &MessageRef { queue, seq } in &kept.places {
@@ -224,6 +253,17 @@ fn put_relocated(out: &mut Vec<u8>, kept: &RelocatedMessage) {
         out.put_var(dead.from_seq.0);
         out.put_var(u64::from(dead.receives));
         out.put_var(u64::from(dead.failed));
+        if version >= VERSION_5 {
+            out.put_var(u64::from(dead.count));
+            out.put_time(dead.first_at);
+            out.put_str(dead.topic.as_ref().map_or("", |topic| topic.as_str()));
+            out.put_var(dead.keys.len() as u64);
+            dead.keys.iter().for_each(|key| out.put_str(key));
+        }
+    }
+    if version >= VERSION_5 {
+        out.put_bool(kept.first_seq.is_some());
+        out.put_str(kept.routed_by.as_ref().map_or("", |topic| topic.as_str()));
     }
     kept.first_seq.iter().for_each(|&seq| out.put_var(seq));
     out.extend_from_slice(&kept.head);
@@ -245,11 +285,31 @@ pub(super) fn get_relocated(
         let (reason, text) = (r.str()?.to_owned(), r.str()?.to_owned());
         let (at, from, from_seq) = (r.time()?, r.name()?, Seq(r.var()?));
         let (receives, failed) = (r.var32()?, r.var32()?);
-        deaths.push(DeadLetter { reason, text, at, from, from_seq, receives, failed });
+        let mut death = DeadLetter::once(reason, text, at, from);
+        (death.from_seq, death.receives, death.failed) = (from_seq, receives, failed);
+        if version >= VERSION_5 {
+            (death.count, death.first_at) = (r.var32()?, r.time()?);
+            death.topic = get_optional_topic(r)?;
+            let n = r.count()?;
+            death.keys =
+                (0..n).map(|_| Ok(r.str()?.to_owned())).collect::<Result<_, Malformed>>()?;
+        }
+        deaths.push(death);
     }
-    let first_seq = if version == VERSION_MORE { Some(r.var()?) } else { None };
+    let (has_first, routed_by) = match version {
+        VERSION_5.. => (r.bool()?, get_optional_topic(r)?),
+        _ => (version == VERSION_MORE, None),
+    };
+    let first_seq = if has_first { Some(r.var()?) } else { None };
     let (head, body) = (Bytes::new(), Bytes::new());
-    Ok(RelocatedMessage { places, at, sent_at, dead, deaths, first_seq, head, body })
+    Ok(RelocatedMessage { places, at, sent_at, dead, deaths, first_seq, routed_by, head, body })
+}
+
+fn get_optional_topic(r: &mut Reader<'_>) -> Result<Option<TopicName>, Malformed> {
+    match r.str()? {
+        "" => Ok(None),
+        name => TopicName::new(name).map(Some).map_err(|_| Malformed),
+    }
 }
 
 /// Zigzag-encoded differences, because the sequence numbers of one event are close together.
@@ -288,7 +348,7 @@ fn put_overlay(out: &mut Vec<u8>, overlay: Option<&Overlay>) {
     }
 }
 
-fn put_checked_properties(out: &mut Vec<u8>, properties: &malote_model::Properties) {
+pub(super) fn put_checked_properties(out: &mut Vec<u8>, properties: &malote_model::Properties) {
     put_properties(out, properties)
         .expect("the command's properties were checked when it was decided");
 }
@@ -315,119 +375,6 @@ pub(crate) fn get_history(r: &mut Reader<'_>) -> Result<RouteHistory, Malformed>
     // No queue has the id 0.
     let dead_lettered_from = Some(r.queue()?).filter(|&home| home != QueueId::default());
     Ok(RouteHistory { dead_lettered_in, hops, dead_lettered_from })
-}
-
-fn put_moved(out: &mut Vec<u8>, moved: &MovedEvent) {
-    out.put_queue(moved.from_queue);
-    out.put_var(moved.from_seq);
-    out.put_pos(moved.from);
-    put_places(out, &moved.places);
-    out.put_time(moved.at);
-    out.put_session(moved.session.as_ref());
-    out.put_var(u64::from(moved.size));
-    out.put_u8(moved.priority);
-    out.put_var(moved.ttl_ms.map_or(0, |ms| ms + 1));
-    put_history(out, &moved.history);
-    out.put_bool(moved.key.is_some());
-    moved.key.iter().for_each(|key| out.put_str(key));
-    moved.message_id.iter().for_each(|id| out.put_str(id));
-    match &moved.why {
-        MoveReason::Due => out.put_u8(0),
-        MoveReason::Redriven => out.put_u8(1),
-        MoveReason::Routed => out.put_u8(5),
-        MoveReason::Forwarded => out.put_u8(6),
-        MoveReason::DeadLettered { reason, source, receives, failed, cause } => {
-            out.put_u8(match cause {
-                LeaseEnd::Released => 2,
-                LeaseEnd::Abandoned => 3,
-                LeaseEnd::Lost => 4,
-            });
-            match reason {
-                DeadReason::Asked { reason, text } => {
-                    out.put_u8(0);
-                    out.put_str(reason);
-                    out.put_str(text);
-                }
-                DeadReason::MaxFailed { failed, failed_max } => {
-                    out.put_u8(1);
-                    out.put_var(u64::from(*failed));
-                    out.put_var(u64::from(*failed_max));
-                }
-                DeadReason::MaxReceives { receives, receives_max } => {
-                    out.put_u8(2);
-                    out.put_var(u64::from(*receives));
-                    out.put_var(u64::from(*receives_max));
-                }
-                DeadReason::Damaged { text } => {
-                    out.put_u8(3);
-                    out.put_str(text);
-                }
-                DeadReason::Expired => out.put_u8(4),
-                DeadReason::Overflowed => out.put_u8(5),
-                DeadReason::NoSession => out.put_u8(6),
-                DeadReason::TooManyHops => out.put_u8(7),
-                DeadReason::Cycle => out.put_u8(8),
-                DeadReason::Unroutable => out.put_u8(9),
-            }
-            out.put_str(source.as_str());
-            out.put_var(u64::from(*receives));
-            out.put_var(u64::from(*failed));
-        }
-    }
-    put_checked_properties(out, &moved.properties);
-}
-
-pub(super) fn get_moved(r: &mut Reader<'_>, version: u8) -> Result<MovedEvent, Malformed> {
-    let (from_queue, from_seq, from) = (r.queue()?, r.var()?, r.pos()?);
-    let (places, at) = (get_places(r)?, r.time()?);
-    let (session, size) = (r.session()?, r.var32()?);
-    let (priority, ttl_ms) = (r.u8()?, r.var()?.checked_sub(1));
-    let history = get_history(r)?;
-    let key = if r.bool()? { Some(r.str()?.to_owned()) } else { None };
-    let message_id = if version == VERSION_MORE { Some(r.str()?.to_owned()) } else { None };
-    let why = match r.u8()? {
-        0 => MoveReason::Due,
-        1 => MoveReason::Redriven,
-        5 => MoveReason::Routed,
-        6 => MoveReason::Forwarded,
-        dead @ 2..=4 => {
-            let cause =
-                [LeaseEnd::Released, LeaseEnd::Abandoned, LeaseEnd::Lost][usize::from(dead - 2)];
-            let reason = match r.u8()? {
-                0 => DeadReason::Asked { reason: r.str()?.to_owned(), text: r.str()?.to_owned() },
-                1 => DeadReason::MaxFailed { failed: r.var32()?, failed_max: r.var32()? },
-                2 => DeadReason::MaxReceives { receives: r.var32()?, receives_max: r.var32()? },
-                3 => DeadReason::Damaged { text: r.str()?.to_owned() },
-                4 => DeadReason::Expired,
-                5 => DeadReason::Overflowed,
-                6 => DeadReason::NoSession,
-                7 => DeadReason::TooManyHops,
-                8 => DeadReason::Cycle,
-                9 => DeadReason::Unroutable,
-                _ => return Err(Malformed),
-            };
-            let (source, receives, failed) = (r.name()?, r.var32()?, r.var32()?);
-            MoveReason::DeadLettered { reason, source, receives, failed, cause }
-        }
-        _ => return Err(Malformed),
-    };
-    let properties = get_properties(r)?;
-    Ok(MovedEvent {
-        from_queue,
-        from_seq,
-        from,
-        places,
-        at,
-        session,
-        size,
-        priority,
-        ttl_ms,
-        history,
-        key,
-        message_id,
-        why,
-        properties,
-    })
 }
 
 fn get_updated_at(r: &mut Reader<'_>, version: u8) -> Result<Timestamp, Malformed> {
@@ -462,7 +409,8 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Malformed> {
         1 => Event::Booted { epoch: r.var32()?, at: r.time()? },
         KIND_DECLARED => {
             let (queue, dead, name, at) = (r.queue()?, r.queue()?, r.name()?, r.time()?);
-            Event::Declared { queue, dead, name, spec: Box::new(get_spec(r, more)?), at }
+            let spec = Box::new(get_spec(r, version >= VERSION_MORE)?);
+            Event::Declared { queue, dead, name, spec, at }
         }
         KIND_UPDATED => {
             let (queue, at) = (r.queue()?, get_updated_at(r, version)?);
@@ -531,7 +479,8 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Malformed> {
         }
         KIND_TOPIC_DECLARED => {
             let (topic, name, at) = (r.queue()?, r.topic()?, r.time()?);
-            Event::TopicDeclared { topic, name, spec: Box::new(get_topic_spec(r, more)?), at }
+            let spec = Box::new(get_topic_spec(r, version >= VERSION_MORE)?);
+            Event::TopicDeclared { topic, name, spec, at }
         }
         KIND_TOPIC_UPDATED => {
             let (topic, at) = (r.queue()?, get_updated_at(r, version)?);
@@ -539,7 +488,7 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Malformed> {
             Event::TopicUpdated { topic, spec, at }
         }
         18 => Event::TopicDeleted { topic: r.queue()? },
-        19 => {
+        KIND_BOUND => {
             let (topic, queue) = (r.queue()?, r.queue()?);
             Event::Bound { topic, queue, rule: Box::new(get_rule(r)?) }
         }
@@ -563,7 +512,7 @@ const TOPIC: u8 = 32;
 const BODY_AT: u8 = 64;
 const WAY: u8 = 128;
 
-fn put_places(out: &mut Vec<u8>, places: &[Placement]) {
+pub(super) fn put_places(out: &mut Vec<u8>, places: &[Placement]) {
     out.put_var(places.len() as u64);
     for place in places {
         out.put_queue(place.queue);
@@ -572,13 +521,13 @@ fn put_places(out: &mut Vec<u8>, places: &[Placement]) {
     }
 }
 
-fn get_places(r: &mut Reader<'_>) -> Result<SmallVec<[Placement; 1]>, Malformed> {
+pub(super) fn get_places(r: &mut Reader<'_>) -> Result<SmallVec<[Placement; 1]>, Malformed> {
     let n = r.count()?;
     let place = |_| Ok(Placement { queue: r.queue()?, seq: r.var()?, due: r.time()? });
     (0..n).map(place).collect()
 }
 
-fn put_sent(out: &mut Vec<u8>, sent: &SentEvent) {
+fn put_sent(out: &mut Vec<u8>, sent: &SentEvent, version: u8) {
     out.reserve(sent.size as usize + 64);
     put_places(out, &sent.places);
     out.put_time(sent.at);
@@ -601,6 +550,9 @@ fn put_sent(out: &mut Vec<u8>, sent: &SentEvent) {
     }
     if let Some(dedup) = sent.dedup {
         out.extend_from_slice(&dedup.to_le_bytes());
+    }
+    if version >= VERSION_5 {
+        out.put_bool(sent.known_as.is_some());
     }
     if let Some(id) = sent.known_as {
         out.extend_from_slice(&id.to_be_bytes());
@@ -635,8 +587,8 @@ pub(super) fn get_sent(r: &mut Reader<'_>, version: u8) -> Result<SentEvent, Mal
     let priority = if flags & PRIORITY != 0 { r.u8()? } else { 0 };
     let ttl_ms = if flags & TTL != 0 { Some(r.var()?) } else { None };
     let dedup = if flags & DEDUP != 0 { Some(u128::from_le_bytes(r.fixed()?)) } else { None };
-    let known_as =
-        if version == VERSION_MORE { Some(u128::from_be_bytes(r.fixed()?)) } else { None };
+    let has_id = if version >= VERSION_5 { r.bool()? } else { version == VERSION_MORE };
+    let known_as = if has_id { Some(u128::from_be_bytes(r.fixed()?)) } else { None };
     let session = if flags & SESSION != 0 { Some(named(r)?) } else { None };
     let topic = if flags & TOPIC != 0 { Some(r.queue()?) } else { None };
     let history = if flags & WAY != 0 { get_history(r)? } else { RouteHistory::default() };
@@ -669,6 +621,8 @@ fn named(r: &mut Reader<'_>) -> Result<SessionId, Malformed> {
 #[cfg(test)]
 mod tests {
     use malote_model::LeaseToken;
+
+    use malote_model::DeadReason;
 
     use super::*;
     use crate::event::LeasedEvent;
@@ -711,6 +665,65 @@ mod tests {
         assert_eq!(decode_event(KIND_LEASED, &two).unwrap(), leased(0, &[("one", 1), ("two", 1)]));
         assert!(decode_event(KIND_SENT, &[VERSION_MORE]).is_err());
         assert!(decode_event(KIND_RETURNED, &[VERSION_MORE]).is_err());
+    }
+
+    #[test]
+    fn records_of_format_5_are_read_as_they_were_written() {
+        let (queue, topic) = (QueueId(5), malote_model::TopicName::new("dlx").unwrap());
+        let source = malote_model::QueueName::new("work").unwrap();
+        let moved = |message_id: Option<&str>, to| MovedEvent {
+            from_queue: queue,
+            from_seq: 3,
+            from: crate::journal::Pos::from_u64(64),
+            places: smallvec::smallvec![Placement { queue, seq: 1, due: Timestamp(0) }],
+            at: Timestamp(9),
+            session: None,
+            size: 10,
+            priority: 0,
+            ttl_ms: None,
+            history: RouteHistory::default(),
+            key: Some("k".into()),
+            message_id: message_id.map(Into::into),
+            why: MoveReason::DeadLettered {
+                reason: DeadReason::Expired,
+                source: source.clone(),
+                receives: 1,
+                failed: 0,
+                cause: LeaseEnd::Released,
+                to,
+            },
+            properties: Default::default(),
+        };
+        let mut death = DeadLetter::once("r".into(), "t".into(), Timestamp(4), source.clone());
+        (death.count, death.first_at) = (7, Timestamp(2));
+        (death.topic, death.keys) = (Some(topic.clone()), vec!["a".into(), "b".into()]);
+        let relocated = |first_seq, routed_by| RelocatedMessage {
+            places: vec![MessageRef { queue, seq: 1 }],
+            at: Timestamp(8),
+            sent_at: Timestamp(1),
+            dead: true,
+            deaths: vec![death.clone()],
+            first_seq,
+            routed_by,
+            head: Bytes::new(),
+            body: Bytes::new(),
+        };
+        let events = [
+            (Event::Moved(Box::new(moved(None, Some(topic.clone())))), VERSION_5),
+            (Event::Moved(Box::new(moved(Some("id"), Some(topic.clone())))), VERSION_5),
+            (Event::Moved(Box::new(moved(Some("id"), None))), VERSION_MORE),
+            (Event::Relocated(Box::new(relocated(None, Some(topic)))), VERSION_5),
+            (Event::Relocated(Box::new(relocated(Some(3), None))), VERSION_5),
+        ];
+        for (event, version) in events {
+            let mut bytes = Vec::new();
+            encode_event(&mut bytes, &event);
+            assert_eq!(bytes[0], version);
+            assert_eq!(decode_event(kind_of(&event), &bytes).unwrap(), event);
+            for cut in 0..bytes.len() {
+                assert!(decode_event(kind_of(&event), &bytes[..cut]).is_err());
+            }
+        }
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct EncodedMessage {
     key: Range<usize>,
     pub(crate) head: Bytes,
     pub(crate) body: Bytes,
+    /// The sender does not wait for the disk.
+    pub(crate) relaxed: bool,
     /// The message itself, for routing by a topic.
     pub(crate) facts: Option<Box<Message>>,
 }
@@ -42,6 +44,19 @@ impl EncodedMessage {
                     rule: format!("at most {} bytes long", limits::MESSAGE_ID_BYTES_MAX),
                 });
             }
+        }
+        let keys = message.more_keys.iter().chain(&message.blind_keys);
+        if keys.clone().count() > limits::MORE_KEYS_MAX {
+            return Err(Refusal::BatchTooLarge {
+                what: "routing keys of a message",
+                limit: limits::MORE_KEYS_MAX as u64,
+            });
+        }
+        if keys.clone().any(|key| key.len() > limits::MESSAGE_ID_BYTES_MAX) {
+            return Err(Refusal::OutOfRange {
+                what: "more_keys",
+                rule: format!("at most {} bytes long each", limits::MESSAGE_ID_BYTES_MAX),
+            });
         }
         let delay = match message.when {
             When::Delay(ms) => ms,
@@ -71,6 +86,7 @@ impl EncodedMessage {
             key,
             head: head.into(),
             body: message.body.bytes.clone(),
+            relaxed: message.relaxed,
             facts: None,
         })
     }
@@ -114,6 +130,11 @@ impl EncodedMessage {
     }
 }
 
+/// Whether an encoded head has further routing keys.
+pub(super) fn has_more_keys(head: &[u8]) -> bool {
+    Reader::new(head).var().is_ok_and(|mask| mask >> TEXT_NAMES.len() != 0)
+}
+
 /// The layout of an encoded head.
 pub(super) struct HeadLayout {
     /// The message id.
@@ -132,7 +153,8 @@ pub(super) fn put_head(
     let mut texts = texts_of(message);
     texts[ORIGIN_ID] = texts[ORIGIN_ID].or(texts[MESSAGE_ID]);
     let present = texts.iter().enumerate().filter(|(_, text)| text.is_some());
-    head.put_var(present.fold(0, |mask, (i, _)| mask | 1 << i));
+    let more_keys = u64::from(!message.more_keys.is_empty()) << texts.len();
+    head.put_var(present.fold(more_keys, |mask, (i, _)| mask | 1 << i));
     let (mut id, mut key) = (0..0, 0..0);
     for (i, text) in texts.iter().enumerate() {
         let Some(text) = text else { continue };
@@ -144,6 +166,10 @@ pub(super) fn put_head(
         if i == DEDUP_ID || i == MESSAGE_ID && !id_given {
             key = at;
         }
+    }
+    if more_keys != 0 {
+        head.put_var(message.more_keys.len() as u64);
+        message.more_keys.iter().for_each(|key| head.put_str(key));
     }
     head.put_session(message.session.as_ref());
     head.put_u8(message.priority);
@@ -220,13 +246,18 @@ pub(super) fn get_message(whole: &Bytes, at: &[u8]) -> Result<Message, Malformed
         &mut m.app_id,
         &mut m.dedup_id,
     ];
-    if mask >> texts.len() != 0 {
+    let more_keys = mask >> texts.len();
+    if more_keys > 1 {
         return Err(Malformed);
     }
     for (i, text) in texts.into_iter().enumerate() {
         if mask & 1 << i != 0 {
             *text = Some(r.str()?.to_owned());
         }
+    }
+    if more_keys == 1 {
+        let n = r.count()?;
+        m.more_keys = (0..n).map(|_| Ok(r.str()?.to_owned())).collect::<Result<_, Malformed>>()?;
     }
     m.session = r.session()?;
     m.priority = r.u8()?;

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use malote_model::{
-    Correlation, Filter, Headers, HeadersMatch, Refusal, Rule, SqlAction, SqlFilter, Status,
-    TopicKind, TopicSpec, Value,
+    Correlation, Filter, HashOn, Headers, HeadersMatch, Refusal, Rule, SqlAction, SqlFilter,
+    Status, TopicKind, TopicName, TopicSpec, Value,
 };
 
 use super::message::{get_value, put_value};
@@ -42,18 +42,46 @@ pub fn decode_topic_spec(bytes: &[u8]) -> Option<TopicSpec> {
 }
 
 pub(crate) fn put_topic_spec(out: &mut Vec<u8>, spec: &TopicSpec) {
-    let TopicSpec { kind, auto_delete, internal, dedup, status } = spec;
+    let TopicSpec { kind, auto_delete, internal, dedup, status, transient, alternate, hash_on } =
+        spec;
     out.put_u8(match kind {
         TopicKind::Filter => 0,
         TopicKind::Direct => 1,
         TopicKind::Fanout => 2,
         TopicKind::Topic => 3,
         TopicKind::Headers => 4,
+        TopicKind::Hash => 5,
+        TopicKind::Queue => 6,
     });
     out.put_bool(*auto_delete);
     out.put_bool(*internal);
     put_dedup(out, *dedup);
-    put_status(out, *status);
+    if !has_more(spec) {
+        return put_status(out, *status);
+    }
+    let mut encoded = Vec::new();
+    put_status(&mut encoded, *status);
+    out.put_u8(encoded[0] | MORE);
+    out.put_bool(*transient);
+    out.put_str(alternate.as_ref().map_or("", |topic| topic.as_str()));
+    match hash_on {
+        HashOn::Key => out.put_u8(0),
+        HashOn::MessageId => out.put_u8(1),
+        HashOn::CorrelationId => out.put_u8(2),
+        HashOn::Property(name) => {
+            out.put_u8(3);
+            out.put_str(name);
+        }
+    }
+}
+
+/// In the byte of the status: more settings follow. Formats up to 4 never set it.
+const MORE: u8 = 0x80;
+
+/// Whether the encoding of these settings needs format 5.
+pub(super) fn has_more(spec: &TopicSpec) -> bool {
+    let new_kind = matches!(spec.kind, TopicKind::Hash | TopicKind::Queue);
+    spec.transient || spec.alternate.is_some() || new_kind
 }
 
 /// Without `more`, the encoding has no status.
@@ -64,11 +92,37 @@ pub(crate) fn get_topic_spec(r: &mut Reader<'_>, more: bool) -> Result<TopicSpec
         2 => TopicKind::Fanout,
         3 => TopicKind::Topic,
         4 => TopicKind::Headers,
+        5 => TopicKind::Hash,
+        6 => TopicKind::Queue,
         _ => return Err(Malformed),
     };
     let (auto_delete, internal, dedup) = (r.bool()?, r.bool()?, get_dedup(r)?);
-    let status = if more { get_status(r)? } else { Status::Active };
-    Ok(TopicSpec { kind, auto_delete, internal, dedup, status })
+    let mut spec = TopicSpec { kind, auto_delete, internal, dedup, ..TopicSpec::default() };
+    if !more {
+        spec.status = Status::Active;
+        return if has_more(&spec) { Err(Malformed) } else { Ok(spec) };
+    }
+    let status = r.u8()?;
+    spec.status = get_status(&mut Reader::new(&[status & !MORE]))?;
+    if status & MORE != 0 {
+        spec.transient = r.bool()?;
+        let alternate = r.str()?;
+        if !alternate.is_empty() {
+            spec.alternate = Some(TopicName::new(alternate).map_err(|_| Malformed)?);
+        }
+        spec.hash_on = match r.u8()? {
+            0 => HashOn::Key,
+            1 => HashOn::MessageId,
+            2 => HashOn::CorrelationId,
+            3 => HashOn::Property(r.str()?.to_owned()),
+            _ => return Err(Malformed),
+        };
+    }
+    // One encoding for each specification.
+    if has_more(&spec) != (status & MORE != 0) {
+        return Err(Malformed);
+    }
+    Ok(spec)
 }
 
 pub(crate) fn put_rule(out: &mut Vec<u8>, rule: &Rule) -> Result<(), Refusal> {
@@ -113,6 +167,10 @@ pub(crate) fn put_rule(out: &mut Vec<u8>, rule: &Rule) -> Result<(), Refusal> {
             out.put_u8(6);
             out.put_str(sql.text());
             put_named(out, sql.parameters())?;
+        }
+        Filter::Weight(weight) => {
+            out.put_u8(7);
+            out.put_var(u64::from(*weight));
         }
     }
     out.put_bool(action.is_some());
@@ -165,6 +223,7 @@ pub(crate) fn get_rule(r: &mut Reader<'_>) -> Result<Rule, Malformed> {
             let text = r.str()?;
             Filter::Sql(SqlFilter::new(text, get_named(r)?).map_err(|_| Malformed)?)
         }
+        7 => Filter::Weight(r.var32()?),
         _ => return Err(Malformed),
     };
     let action = if r.bool()? {
@@ -217,6 +276,7 @@ mod tests {
         vec![
             rule("$Default", Filter::All),
             rule("none", Filter::None),
+            rule("weight", Filter::Weight(1000)),
             rule("key", Filter::Key(String::new())),
             rule("pattern", Filter::Pattern("a.*.#".into())),
             rule("1", headers(HeadersMatch::All)),
@@ -275,9 +335,9 @@ mod tests {
 
     #[test]
     fn topic_specs_survive_their_bytes() {
-        use TopicKind::{Direct, Fanout, Filter, Headers, Topic};
-        for kind in [Filter, Direct, Fanout, Topic, Headers] {
-            for flags in 0..8 {
+        use TopicKind::{Direct, Fanout, Filter, Hash, Headers, Queue, Topic};
+        for kind in [Filter, Direct, Fanout, Topic, Headers, Hash, Queue] {
+            for flags in 0..32 {
                 let (auto_delete, internal) = (flags & 1 != 0, flags & 2 != 0);
                 let dedup = (flags & 4 != 0).then_some(Dedup {
                     window_ms: 9,
@@ -285,7 +345,21 @@ mod tests {
                     content: true,
                 });
                 let status = if internal { Status::SendDisabled } else { Status::Active };
-                let spec = TopicSpec { kind, auto_delete, internal, dedup, status };
+                let spec = TopicSpec {
+                    kind,
+                    auto_delete,
+                    internal,
+                    dedup,
+                    status,
+                    transient: flags & 8 != 0,
+                    alternate: (flags & 16 != 0).then(|| TopicName::new("rest").unwrap()),
+                    hash_on: match (kind, flags & 3) {
+                        (Hash, 1) => HashOn::MessageId,
+                        (Hash, 2) => HashOn::CorrelationId,
+                        (Hash, 3) => HashOn::Property("tenant".into()),
+                        _ => HashOn::Key,
+                    },
+                };
                 let bytes = encode_topic_spec(&spec);
                 assert_eq!(decode_topic_spec(&bytes), Some(spec));
                 (0..bytes.len()).for_each(|cut| assert_eq!(decode_topic_spec(&bytes[..cut]), None));

@@ -49,6 +49,7 @@ pub(crate) fn put_spec(out: &mut Vec<u8>, spec: &QueueSpec) {
         Overflow::Reject => 0,
         Overflow::DropOldest => 1,
         Overflow::DeadLetterOldest => 2,
+        Overflow::DeadLetterNewest => 3,
     });
     out.put_bool(spec.auto_delete);
     out.put_bool(spec.exclusive);
@@ -69,7 +70,26 @@ pub(crate) fn put_spec(out: &mut Vec<u8>, spec: &QueueSpec) {
         out.put_str(text);
     }
     put_status(out, spec.status);
-    out.put_u8(u8::from(spec.dead_letters_keep_age) | u8::from(spec.fair) << 1);
+    let more = more_flags(spec);
+    let flags = u8::from(spec.dead_letters_keep_age) | u8::from(spec.fair) << 1;
+    out.put_u8(if more == 0 { flags } else { flags | MORE });
+    if more != 0 {
+        out.put_u8(more);
+    }
+}
+
+/// In the byte of the flags: another byte of flags follows. Formats up to 4 never set it.
+const MORE: u8 = 0b100;
+
+fn more_flags(spec: &QueueSpec) -> u8 {
+    u8::from(spec.single_active)
+        | u8::from(spec.transient) << 1
+        | u8::from(spec.discard_unroutable) << 2
+}
+
+/// Whether the encoding of these settings needs format 5.
+pub(super) fn has_more(spec: &QueueSpec) -> bool {
+    more_flags(spec) != 0 || spec.overflow == Overflow::DeadLetterNewest
 }
 
 pub(super) fn put_status(out: &mut Vec<u8>, status: Status) {
@@ -141,6 +161,7 @@ pub(crate) fn get_spec(r: &mut Reader<'_>, more: bool) -> Result<QueueSpec, Malf
         0 => Overflow::Reject,
         1 => Overflow::DropOldest,
         2 => Overflow::DeadLetterOldest,
+        3 => Overflow::DeadLetterNewest,
         _ => return Err(Malformed),
     };
     let (auto_delete, exclusive) = (r.bool()?, r.bool()?);
@@ -154,7 +175,8 @@ pub(crate) fn get_spec(r: &mut Reader<'_>, more: bool) -> Result<QueueSpec, Malf
     let label = |_| Ok((r.str()?.to_owned(), r.str()?.to_owned()));
     let labels = (0..n).map(label).collect::<Result<_, Malformed>>()?;
     let (status, flags) = if more { (get_status(r)?, r.u8()?) } else { (Status::Active, 0) };
-    if flags > 0b11 {
+    let more = if flags & MORE != 0 { r.u8()? } else { 0 };
+    if flags > 0b111 || more > 0b111 || (flags & MORE != 0 && more == 0) {
         return Err(Malformed);
     }
     Ok(QueueSpec {
@@ -162,6 +184,9 @@ pub(crate) fn get_spec(r: &mut Reader<'_>, more: bool) -> Result<QueueSpec, Malf
         status,
         dead_letters_keep_age: flags & 0b01 != 0,
         fair: flags & 0b10 != 0,
+        single_active: more & 0b001 != 0,
+        transient: more & 0b010 != 0,
+        discard_unroutable: more & 0b100 != 0,
         ttl_ms,
         on_expiry,
         priority_max,
@@ -184,4 +209,34 @@ pub(crate) fn get_spec(r: &mut Reader<'_>, more: bool) -> Result<QueueSpec, Malf
         message_bytes_max,
         backlog_warning,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_format_5_survive_their_bytes() {
+        for flags in 0..16_u8 {
+            let spec = QueueSpec {
+                single_active: flags & 1 != 0,
+                transient: flags & 2 != 0,
+                discard_unroutable: flags & 4 != 0,
+                fair: flags & 8 != 0,
+                overflow: if flags & 8 != 0 {
+                    Overflow::DeadLetterNewest
+                } else {
+                    Overflow::Reject
+                },
+                ..QueueSpec::default()
+            };
+            let mut bytes = Vec::new();
+            put_spec(&mut bytes, &spec);
+            assert_eq!(has_more(&spec), flags != 0);
+            assert!(get_spec(&mut Reader::new(&bytes), true).is_ok_and(|read| read == spec));
+            for cut in 0..bytes.len() {
+                assert!(get_spec(&mut Reader::new(&bytes[..cut]), true).is_err());
+            }
+        }
+    }
 }

@@ -5,13 +5,14 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use malote_model::{Message, QueueName, Seq, Timestamp, limits};
+use malote_model::{Facts, Message, QueueName, Seq, Timestamp, TopicName, limits};
 
 use super::event::{
     KIND_DEFERRED, KIND_MOVED, KIND_RELOCATED, KIND_RETURNED, KIND_SENT, KIND_STATE, VERSION_MORE,
-    get_moved, get_overlay, get_relocated, get_sent,
+    get_overlay, get_relocated, get_sent,
 };
 use super::message::{get_message, put_head};
+use super::moved::get_moved;
 use super::read::{Malformed, Reader, slice_of};
 use crate::event::{MoveReason, RelocatedMessage};
 use crate::format::is_known;
@@ -32,6 +33,8 @@ pub struct Stored {
     pub deaths: Vec<DeadLetter>,
     /// Its sequence number in the queue that it was first sent to, if it was dead-lettered or forwarded from there.
     pub first_seq: Option<Seq>,
+    /// The dead-letter topic that last routed it.
+    pub routed_by: Option<TopicName>,
     /// The number of records read; many if there are many overlays.
     pub depth: u32,
 }
@@ -50,6 +53,71 @@ pub struct DeadLetter {
     pub receives: u32,
     /// Failed deliveries before.
     pub failed: u32,
+    /// How often this happened. More than 1 only if entries of the same queue and reason were merged.
+    pub count: u32,
+    /// When it first happened.
+    pub first_at: Timestamp,
+    /// The dead-letter topic that had routed the message before; none if it was as its sender sent it.
+    pub topic: Option<TopicName>,
+    /// The routing keys that the message had before.
+    pub keys: Vec<String>,
+}
+
+impl DeadLetter {
+    /// An entry for one dead-lettering.
+    pub fn once(reason: String, text: String, at: Timestamp, from: QueueName) -> Self {
+        let (from_seq, receives, failed, count) = (Seq(0), 0, 0, 1);
+        let (first_at, topic, keys) = (at, None, Vec::new());
+        Self { reason, text, at, from, from_seq, receives, failed, count, first_at, topic, keys }
+    }
+
+    /// Merges entries of the same queue and reason, newest first. The merged entry has the place of the newest one, and
+    /// the topic and keys of the oldest one.
+    fn merge(deaths: Vec<Self>) -> Vec<Self> {
+        let mut merged: Vec<Self> = Vec::new();
+        for death in deaths {
+            let same = |have: &&mut Self| have.from == death.from && have.reason == death.reason;
+            match merged.iter_mut().find(same) {
+                Some(have) => {
+                    have.count = have.count.saturating_add(death.count);
+                    have.first_at = have.first_at.min(death.first_at);
+                    (have.topic, have.keys) = (death.topic, death.keys);
+                }
+                None => merged.push(death),
+            }
+        }
+        merged
+    }
+}
+
+/// A dead-lettering in the chain of a message's records.
+struct DeathRecord {
+    death: DeadLetter,
+    to: Option<TopicName>,
+    /// The new routing key.
+    key: Option<String>,
+}
+
+/// Completes the entries of dead-letterings, which come newest first: each has the topic and the keys before it. Gives
+/// the message its current key.
+fn lay_deaths(
+    message: &mut Message,
+    routed_by: &mut Option<TopicName>,
+    records: Vec<DeathRecord>,
+) -> Vec<DeadLetter> {
+    let complete = |DeathRecord { mut death, to, key }: DeathRecord| {
+        let keys = Facts::new(message, death.at).keys().map(str::to_owned).collect();
+        death.keys = keys;
+        death.topic = std::mem::replace(routed_by, to);
+        if let Some(key) = key {
+            message.key = Some(key);
+            message.more_keys.clear();
+        }
+        death
+    };
+    let mut deaths: Vec<_> = records.into_iter().rev().map(complete).collect();
+    deaths.reverse();
+    deaths
 }
 
 /// A message that is damaged on disk.
@@ -89,9 +157,10 @@ impl Stored {
         };
         *dead = None;
         let mut over = Vec::new();
-        let (mut moved_at, mut key, mut message_id) = (None, None, None);
+        let (mut moved_at, mut message_id) = (None, None);
+        let mut routed_by = None;
         let mut first_seq = None;
-        let mut deaths = Vec::new();
+        let (mut records, mut deaths) = (Vec::new(), Vec::new());
         // The headers, once they are found; the body may be in an older record.
         let mut found: Option<(Timestamp, Timestamp, Box<Message>)> = None;
         let mut next = pos;
@@ -110,29 +179,24 @@ impl Stored {
                     let newest = moved_at.is_none();
                     // The newest move says where the message is now; older ones are history.
                     moved_at.get_or_insert(moved.at);
-                    key = key.or(moved.key);
                     message_id = message_id.or(moved.message_id);
                     // The first sequence number of a schedule is only for cancelling it, and an inbox is not visible to
                     // users.
                     if !matches!(moved.why, MoveReason::Due | MoveReason::Routed) {
                         first_seq = Some(Seq(moved.from_seq));
                     }
-                    if let MoveReason::DeadLettered { reason, source, receives, failed, .. } =
-                        moved.why
+                    if let MoveReason::DeadLettered {
+                        reason, source, receives, failed, to, ..
+                    } = moved.why
                     {
-                        let death = DeadLetter {
-                            reason: reason.word().to_owned(),
-                            text: reason.text(),
-                            at: moved.at,
-                            from: source,
-                            from_seq: Seq(moved.from_seq),
-                            receives,
-                            failed,
-                        };
+                        let (word, text) = (reason.word().to_owned(), reason.text());
+                        let mut death = DeadLetter::once(word, text, moved.at, source);
+                        death.from_seq = Seq(moved.from_seq);
+                        (death.receives, death.failed) = (receives, failed);
                         if newest {
                             *dead = Some(Box::new(death.clone()));
                         }
-                        deaths.push(death);
+                        records.push(DeathRecord { death, to, key: moved.key });
                     }
                     over.push(moved.properties);
                 }
@@ -142,9 +206,8 @@ impl Stored {
                         let over = std::mem::take(&mut over);
                         let lay = |properties| message.properties.lay_over(properties);
                         over.into_iter().rev().for_each(lay);
-                        if key.is_some() {
-                            message.key = key.take();
-                        }
+                        deaths =
+                            lay_deaths(&mut message, &mut routed_by, std::mem::take(&mut records));
                         if message_id.is_some() {
                             message.message_id = message_id.take();
                         }
@@ -156,7 +219,7 @@ impl Stored {
                     }
                     let Some((enqueued_at, sent_at, mut message)) = found else { break };
                     message.body.bytes = body;
-                    let dead = dead.take().map(|dead| *dead);
+                    let dead = dead.take().and_then(|_| deaths.first().cloned());
                     let message = *message;
                     return Ok(Self {
                         message,
@@ -165,6 +228,7 @@ impl Stored {
                         dead,
                         deaths,
                         first_seq,
+                        routed_by,
                         depth,
                     });
                 }
@@ -172,7 +236,7 @@ impl Stored {
                     if let Some((enqueued_at, sent_at, mut message_found)) = found {
                         // Only its body is needed.
                         message_found.body.bytes = message.body.bytes;
-                        let dead = dead.take().map(|dead| *dead);
+                        let dead = dead.take().and_then(|_| deaths.first().cloned());
                         let message = *message_found;
                         return Ok(Self {
                             message,
@@ -181,21 +245,21 @@ impl Stored {
                             dead,
                             deaths,
                             first_seq,
+                            routed_by,
                             depth,
                         });
                     }
                     let lay = |properties| message.properties.lay_over(properties);
                     over.into_iter().rev().for_each(lay);
-                    if key.is_some() {
-                        message.key = key.take();
-                    }
+                    routed_by = kept.routed_by;
+                    deaths = lay_deaths(&mut message, &mut routed_by, records);
                     if message_id.is_some() {
                         message.message_id = message_id.take();
                     }
                     let first_seq = kept.first_seq.map(Seq).or(first_seq);
                     let enqueued_at = moved_at.unwrap_or(kept.at);
                     let dead = match moved_at {
-                        Some(_) => dead.take().map(|dead| *dead),
+                        Some(_) => dead.take().and_then(|_| deaths.first().cloned()),
                         None => kept.deaths.first().filter(|_| kept.dead).cloned(),
                     };
                     deaths.extend(kept.deaths);
@@ -207,6 +271,7 @@ impl Stored {
                         dead,
                         deaths,
                         first_seq,
+                        routed_by,
                         depth,
                     });
                 }
@@ -271,8 +336,11 @@ enum ChainRecord {
 /// Reads a complete copy of a message, for compaction. The caller fills in its positions.
 pub(crate) fn read_whole(reading: &mut FrameReader, pos: Pos) -> io::Result<RelocatedMessage> {
     let mut stored = Stored::read(reading, pos, ReadMode::Blocking, &mut None)?;
-    // A message may be dead-lettered again and again for years; keep only the newest entries.
-    stored.deaths.truncate(limits::DEATHS_MAX);
+    // A message may be dead-lettered again and again for years.
+    if stored.deaths.len() > limits::DEATHS_MAX {
+        stored.deaths = DeadLetter::merge(stored.deaths);
+        stored.deaths.truncate(limits::DEATHS_MAX);
+    }
     let mut head = Vec::with_capacity(256);
     put_head(&mut head, &stored.message, false)
         .map_err(|refusal| io::Error::new(io::ErrorKind::InvalidData, refusal.to_string()))?;
@@ -283,6 +351,7 @@ pub(crate) fn read_whole(reading: &mut FrameReader, pos: Pos) -> io::Result<Relo
         dead: stored.dead.is_some(),
         deaths: stored.deaths,
         first_seq: stored.first_seq.map(|seq| seq.0),
+        routed_by: stored.routed_by,
         head: head.into(),
         body: stored.message.body.bytes,
     })

@@ -1,5 +1,7 @@
 //! Consumers, credit and delivery. A waiting consumer costs no task, and messages need no timer.
 
+use std::cmp::Reverse;
+
 use malote_model::{LeaseToken, Refusal, Seq, Timestamp, limits};
 
 use super::background::SLICE_MAX;
@@ -32,6 +34,7 @@ pub(super) struct Consumer {
     /// For a long poll or a waiting accept: the request to answer once.
     pub request: Option<u64>,
     pub timer: Option<TimerId>,
+    pub priority: i32,
     /// Whether the consumer is in the queue's list of waiting consumers.
     pub waiting: bool,
 }
@@ -72,7 +75,7 @@ impl LiveState {
 impl Turn<'_> {
     pub(super) fn attach(&mut self, request: u64, attach: Attach) -> Decided {
         let Attach { consumer, connection, free_standing, queue, wants, credit, .. } = attach;
-        let Attach { take, lock_ms, once_until, .. } = attach;
+        let Attach { take, lock_ms, once_until, priority, .. } = attach;
         check_lock(lock_ms)?;
         if credit > limits::CREDIT_MAX {
             return Err(Refusal::OutOfRange {
@@ -112,6 +115,7 @@ impl Turn<'_> {
                 lock_ms,
                 request: once_until.map(|_| request),
                 timer: None,
+                priority,
                 waiting: false,
             },
         )?;
@@ -149,7 +153,7 @@ impl Turn<'_> {
         consumer: Consumer,
     ) -> Result<(), Refusal> {
         let (queue, connection) = (consumer.queue, consumer.connection);
-        let stays = consumer.request.is_none();
+        let (stays, priority) = (consumer.request.is_none(), consumer.priority);
         let live = self.core.live();
         if live.consumers.len() >= limits::CONSUMERS_MAX {
             return Err(Refusal::BoundReached {
@@ -164,7 +168,12 @@ impl Turn<'_> {
         if let Some(q) = self.core.queues.get_mut(&queue) {
             q.consumers += 1;
             q.had_consumer |= stays;
-            q.used_at = self.now.0;
+            if stays && (q.spec.single_active || priority != 0 || !q.ranked.is_empty()) {
+                self.rank_consumer(queue, id, priority);
+            }
+            if let Some(q) = self.core.queues.get_mut(&queue) {
+                q.used_at = self.now.0;
+            }
         }
         Ok(())
     }
@@ -211,9 +220,15 @@ impl Turn<'_> {
         };
         if let Some(q) = self.core.queues.get_mut(&consumer.queue) {
             q.consumers = q.consumers.saturating_sub(1);
-            if let Some(s) = held.and_then(|slot| q.sessions.as_mut()?.at_mut(slot)) {
-                s.extras_mut().consumers.retain(|&other| other != id);
+            // The next one may become the active consumer.
+            if q.ranked.remove(&(Reverse(consumer.priority), id)) && q.spec.single_active {
+                self.core.mark_dirty(consumer.queue);
             }
+        }
+        if let Some(q) = self.core.queues.get_mut(&consumer.queue)
+            && let Some(s) = held.and_then(|slot| q.sessions.as_mut()?.at_mut(slot))
+        {
+            s.extras_mut().consumers.retain(|&other| other != id);
         }
         self.prune_waiting(consumer.queue);
         self.consumer_left(consumer.queue);
@@ -313,18 +328,20 @@ impl Turn<'_> {
             return self.request_inbox_reads(id);
         }
         let now = self.now.0;
-        while let Some(q) = self.core.queues.get_mut(&id) {
+        while self.core.queues.contains_key(&id) {
             if self.left == 0 {
                 return self.core.mark_dirty(id);
             }
-            let Some(&consumer_id) = q.waiting.front().filter(|_| q.delivers()) else { return };
+            let Some(turn) = self.next_consumer(id) else { return };
+            let Some(q) = self.core.queues.get_mut(&id) else { return };
+            let Some(&consumer_id) = q.waiting.get(turn).filter(|_| q.delivers()) else { return };
             let first_session = q.sessions.as_ref().and_then(|s| s.first_ready());
             if (q.sessions.is_some() && first_session.is_none())
                 || q.sessions.is_none() && q.first_ready(now).is_none()
             {
                 return;
             }
-            q.waiting.pop_front();
+            q.waiting.remove(turn);
             self.left -= 1;
             let Some(consumer) = self.core.live().consumers.get_mut(&consumer_id) else { continue };
             consumer.waiting = false;
@@ -342,6 +359,36 @@ impl Turn<'_> {
             // A consumer that still has credit goes to the end of the list.
             self.add_waiting(consumer_id);
         }
+    }
+
+    /// Orders the consumers of a queue by priority, from now on.
+    fn rank_consumer(&mut self, queue: QueueId, id: ConsumerId, priority: i32) {
+        let Some(live) = self.core.live.as_ref() else { return };
+        let Some(q) = self.core.queues.get_mut(&queue) else { return };
+        if q.ranked.is_empty() && q.consumers > 1 {
+            let stays = |c: &Consumer| c.queue == queue && c.request.is_none();
+            let others = live.consumers.iter().filter(|(_, c)| stays(c));
+            q.ranked.extend(others.map(|(&other, c)| (Reverse(c.priority), other)));
+        }
+        q.ranked.insert((Reverse(priority), id));
+    }
+
+    /// The place of the next consumer in the list of waiting consumers. It is the first one, unless consumers have
+    /// priorities or only one of them is active.
+    fn next_consumer(&self, id: QueueId) -> Option<usize> {
+        let (q, live) = (self.core.queues.get(&id)?, self.core.live.as_ref()?);
+        if q.ranked.is_empty() {
+            return (!q.waiting.is_empty()).then_some(0);
+        }
+        if q.spec.single_active {
+            let (_, active) = q.ranked.first()?;
+            let polls = |id| live.consumers.get(id).is_some_and(|c| c.request.is_some());
+            return q.waiting.iter().position(|waiting| waiting == active || polls(waiting));
+        }
+        let priority = |id: &ConsumerId| live.consumers.get(id).map(|c| c.priority);
+        let ranks = q.waiting.iter().map(|id| priority(id).unwrap_or(i32::MAX)).enumerate();
+        // Of equal ones, the first.
+        ranks.rev().max_by_key(|&(_, priority)| priority).map(|(place, _)| place)
     }
 
     /// The consumer keeps its turn. The queue is not marked as changed: that would retry at once, without end.
@@ -369,7 +416,8 @@ impl Turn<'_> {
         let Some(q) = self.core.queues.get(&id) else { return Ok(()) };
         if !once {
             // A fair share now, the rest in the next round.
-            let share = q.ready() as usize / (q.waiting.len() + 1);
+            let others = if q.ranked.is_empty() { q.waiting.len() } else { 0 };
+            let share = q.ready() as usize / (others + 1);
             wanted = wanted.min(share.clamp(1, 256));
         }
         wanted = wanted.min(limits::RECEIVE_BATCH_MAX).min(self.core.leases.room());

@@ -68,7 +68,7 @@ impl Turn<'_> {
             self.dead_letter_unleased(id, seq, DeadReason::NoSession);
             return true;
         }
-        if FillLevels::default().add(target, to, u64::from(size)).is_err() {
+        if !matches!(FillLevels::default().add(target, to, u64::from(size)), Ok(false)) {
             return false;
         }
         let lazy = !(q.durable() || to.durable());

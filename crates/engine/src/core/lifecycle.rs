@@ -2,6 +2,7 @@
 
 use malote_model::{QueueName, Refusal, Timestamp};
 
+use super::queue::Queue;
 use super::{Core, Timer, Turn};
 use crate::command::ConnectionId;
 use crate::event::QueueId;
@@ -62,12 +63,22 @@ impl Turn<'_> {
         }
     }
 
-    /// Deletes exclusive queues after a start: their connections are gone.
-    pub(super) fn remove_exclusive_queues(&mut self) -> Result<(), Refusal> {
-        let exclusive = self.core.queues.iter().filter(|(_, q)| q.spec.exclusive);
-        let mut ids: Vec<_> = exclusive.map(|(&id, _)| id).collect();
+    /// Deletes what does not survive a start: exclusive queues, whose connections are gone, and transient queues and
+    /// topics.
+    pub(super) fn remove_temporary(&mut self) -> Result<(), Refusal> {
+        let gone = |q: &Queue| q.spec.exclusive || q.spec.transient && q.owner.is_none();
+        let queues = self.core.queues.iter().filter(|(_, q)| gone(q));
+        let mut ids: Vec<_> = queues.map(|(&id, _)| id).collect();
         ids.sort_unstable();
         ids.into_iter().try_for_each(|id| self.remove_queue(id))?;
+        let topics = self.core.topics.iter().filter(|(_, topic)| topic.spec.transient);
+        let mut ids: Vec<_> = topics.map(|(&id, _)| id).collect();
+        ids.sort_unstable();
+        for id in ids {
+            if self.core.topics.contains_key(&id) {
+                self.remove_topic(id)?;
+            }
+        }
         self.remove_topics_without_rules()
     }
 

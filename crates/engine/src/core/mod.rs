@@ -113,7 +113,7 @@ struct LiveState {
     /// Queues that may exceed their limits, and queues whose last consumer left.
     over_limit: Vec<QueueId>,
     unused: Vec<QueueId>,
-    /// Messages with so many overlays that they should be stored again.
+    /// Messages whose chain of overlays is long enough to store them again.
     to_rewrite: Vec<MessageRef>,
     /// What is retried because the journal had no room. One timer serves all of it.
     stalled: BTreeSet<Stalled>,
@@ -261,7 +261,7 @@ impl Core {
         let epoch = turn.core.epoch + 1;
         turn.commit(Event::Booted { epoch, at: now }, false);
         turn.end();
-        turn.remove_exclusive_queues()?;
+        turn.remove_temporary()?;
         self.set_timers(now);
         Ok(())
     }
@@ -369,16 +369,16 @@ impl<'a> Turn<'a> {
             Command::DeleteTopic { name } => self.delete_topic(&name),
             Command::LabelTopic { name, labels } => self.label_topic(&name, labels),
             Command::Subscribe { name, spec, rules } => self.subscribe(name, spec, rules),
-            Command::Bind { topic, queue, rule } => self.bind_rule(&topic, &queue, rule),
-            Command::Rebind { topic, queue, rule } => self.rebind_rule(&topic, &queue, rule),
-            Command::Unbind { topic, queue, rule } => self.unbind_rule(&topic, &queue, &rule),
+            Command::Bind { topic, target, rule } => self.bind_rule(&topic, target, rule),
+            Command::Rebind { topic, target, rule } => self.rebind_rule(&topic, target, rule),
+            Command::Unbind { topic, target, rule } => self.unbind_rule(&topic, target, &rule),
             Command::Route { topic, items } => self.route(topic, items),
             Command::DescribeTopic { name } => self.describe_topic(&name),
             Command::ListTopics { after, max } => {
                 Ok(Some((self.list_topics(after.as_ref(), max), WaitFor::Settled)))
             }
-            Command::Rules { topic, queue, after, max } => {
-                self.list_rules(&topic, queue.as_ref(), after.as_ref(), max)
+            Command::Rules { topic, target, after, max } => {
+                self.list_rules(&topic, target.as_ref(), after.as_ref(), max)
             }
             Command::Peek(peek) => self.peek(&peek),
             Command::Describe { queue } => self.describe(&queue),

@@ -1,5 +1,6 @@
 //! The state of one queue. Changed only by `apply`.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
@@ -74,6 +75,9 @@ pub(super) struct Queue {
     pub totals: Totals,
     /// Waiting consumers, in turn. This field and those below are not durable.
     pub waiting: VecDeque<ConsumerId>,
+    /// Attached consumers by priority, highest first, if the queue needs their order: it has a single active consumer, or
+    /// a consumer with a priority.
+    pub ranked: BTreeSet<(Reverse<i32>, ConsumerId)>,
     pub consumers: u64,
     pub dirty: bool,
     /// When something expires next, and the timer for it.
@@ -232,6 +236,7 @@ impl Queue {
             sessions_held: 0,
             totals: Totals::default(),
             waiting: VecDeque::new(),
+            ranked: BTreeSet::new(),
             consumers: 0,
             dirty: false,
             expiry: None,
@@ -438,7 +443,7 @@ impl Queue {
 
     /// Whether old messages are dropped when the queue is full.
     pub(super) fn drops(&self) -> bool {
-        self.spec.overflow != Overflow::Reject
+        matches!(self.spec.overflow, Overflow::DropOldest | Overflow::DeadLetterOldest)
             && (self.spec.length_max.is_some() || self.spec.bytes_max.is_some())
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use malote_model::{LeaseToken, SessionId, Timestamp, limits};
+use malote_model::{LeaseToken, SessionId, Timestamp, TopicName, limits};
 
 use super::leases::LeaseTarget;
 use super::queue::Queue;
@@ -59,10 +59,16 @@ impl Relocation {
     pub fn room(&self) -> usize {
         match &self.copy {
             RecordCopy::Message(kept) => {
-                let texts = |d: &DeadLetter| d.reason.len() + d.text.len() + d.from.as_str().len();
+                let topic =
+                    |topic: &Option<TopicName>| topic.as_ref().map_or(0, |t| t.as_str().len());
+                let texts = |d: &DeadLetter| {
+                    let keys: usize = d.keys.iter().map(|key| key.len() + 4).sum();
+                    d.reason.len() + d.text.len() + d.from.as_str().len() + topic(&d.topic) + keys
+                };
                 let deaths: usize = kept.deaths.iter().map(|d| texts(d) + FIELDS_BYTES).sum();
                 let places = 16 * kept.places.len();
-                kept.head.len() + kept.body.len() + deaths + places + FIELDS_BYTES
+                let routed_by = topic(&kept.routed_by);
+                kept.head.len() + kept.body.len() + deaths + places + routed_by + FIELDS_BYTES
             }
             RecordCopy::State(_, session, state) => {
                 session.as_str().len() + state.len() + FIELDS_BYTES

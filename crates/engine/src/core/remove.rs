@@ -27,20 +27,29 @@ impl Core {
                 topics_seen += 1;
                 let own = self.subscriptions(topic);
                 queues.extend(own.into_iter().filter(|&queue| known.insert(queue)));
-            } else if let Some(queue) = queues.get(queues_seen).and_then(|id| self.queues.get(id)) {
+                let id = topics[topics_seen - 1];
+                let left = self.left_without(id, &known);
+                topics.extend(left.into_iter().filter(|&topic| known.insert(topic)));
+            } else if let Some(&queue) = queues.get(queues_seen) {
                 queues_seen += 1;
-                let left = |id: &QueueId| {
-                    self.topics.get(id).is_some_and(|topic| {
-                        topic.deletes_with_last_rule()
-                            && topic.router.targets().all(|q| known.contains(&q))
-                    })
-                };
-                let left: Vec<_> = queue.bound_to.iter().copied().filter(left).collect();
+                let left = self.left_without(queue, &known);
                 topics.extend(left.into_iter().filter(|&topic| known.insert(topic)));
             } else {
                 return RemovalSet { queues, topics };
             }
         }
+    }
+
+    /// Auto-delete topics that lose their last rule with this queue or topic, and with the others that are deleted.
+    fn left_without(&self, target: QueueId, known: &BTreeSet<QueueId>) -> Vec<QueueId> {
+        let Some(q) = self.queues.get(&target) else { return Vec::new() };
+        let left = |id: &QueueId| {
+            self.topics.get(id).is_some_and(|topic| {
+                topic.deletes_with_last_rule()
+                    && topic.router.targets().all(|target| known.contains(&target))
+            })
+        };
+        q.bound_to.iter().copied().filter(left).collect()
     }
 
     /// Subscriptions are found by name, because one may have no rules.

@@ -5,7 +5,7 @@
 //! sends `Command::Route`. The body is stored once, whatever the number of copies.
 
 use malote_model::{
-    DeadReason, Facts, Message, Refusal, Seq, SessionId, Timestamp, TopicName, limits,
+    DeadReason, Facts, Message, Refusal, Seq, SessionId, Timestamp, TopicKind, TopicName, limits,
 };
 use smallvec::{SmallVec, smallvec};
 
@@ -20,6 +20,7 @@ use crate::event::{
     Event, LeaseEnd, MessageRef, MoveReason, Placement, QueueId, Removal, RouteHistory,
 };
 use crate::journal::Pos;
+use crate::topic::RouteMatch;
 
 /// Messages of an inbox that are read at once.
 const ROUTE_MAX: usize = 64;
@@ -35,6 +36,8 @@ pub(super) struct FanOut {
     rejected: SmallVec<[(QueueId, DeadReason); 1]>,
     /// The number of matching queues that get no copy because they dead-lettered the message before.
     barred: usize,
+    /// Queues of `plain` that are full and dead-letter the message.
+    overflowed: SmallVec<[QueueId; 1]>,
 }
 
 impl FanOut {
@@ -77,10 +80,8 @@ impl Core {
         history: &RouteHistory,
     ) -> FanOut {
         let mut copies = FanOut::default();
-        let Some(t) = self.topics.get(&topic) else { return copies };
         let mut hits = Vec::new();
-        t.router.route(&Facts::new(message, at), &mut hits);
-        for hit in hits {
+        for hit in self.matches(topic, message, at, &mut hits) {
             let Some(q) = self.queues.get(&hit.target) else { continue };
             if history.dead_lettered_in.contains(&hit.target) {
                 copies.barred += 1;
@@ -107,6 +108,61 @@ impl Core {
             }
         }
         copies
+    }
+
+    /// The rules of a topic that match a message, and those of the topics that these rules lead to. Each topic is
+    /// visited once, so cycles end. A topic without a matching rule passes the message to its alternate topic.
+    fn matches<'a>(
+        &'a self,
+        topic: QueueId,
+        message: &Message,
+        at: Timestamp,
+        hits: &mut Vec<RouteMatch<'a, QueueId>>,
+    ) -> Vec<RouteMatch<'a, QueueId>> {
+        let facts = Facts::new(message, at);
+        let mut all: Vec<RouteMatch<'a, QueueId>> = Vec::new();
+        let mut topics: SmallVec<[QueueId; 4]> = smallvec![topic];
+        let mut next = 0;
+        while let Some(t) = topics.get(next).and_then(|id| self.topics.get(id)) {
+            next += 1;
+            t.router.route(&facts, hits);
+            if t.spec.kind == TopicKind::Hash {
+                let target = t.router.by_hash(&facts.hashed(&t.spec.hash_on));
+                hits.extend(target.map(|target| RouteMatch { target, rule: None }));
+            }
+            if t.spec.kind == TopicKind::Queue {
+                let target = self.named_queue(&t.name, facts.key);
+                hits.extend(target.map(|target| RouteMatch { target, rule: None }));
+            }
+            let alternate = t.spec.alternate.as_ref().filter(|_| hits.is_empty());
+            let alternate = alternate.and_then(|name| self.topic_names.get(name).copied());
+            let (onward, here): (Vec<_>, Vec<_>) =
+                hits.drain(..).partition(|hit| self.topics.contains_key(&hit.target));
+            all.extend(here);
+            for id in onward.into_iter().map(|hit| hit.target).chain(alternate) {
+                if !topics.contains(&id) {
+                    topics.push(id);
+                }
+            }
+        }
+        if topics.len() > 1 {
+            let order =
+                |hit: &RouteMatch<'a, QueueId>| (hit.target, hit.rule.map(|r| r.name.clone()));
+            all.sort_by_cached_key(order);
+            all.dedup_by(|a, b| a.target == b.target && a.rule.is_none() && b.rule.is_none());
+        }
+        all
+    }
+
+    /// The queue that a key names, in the folder of a topic. Only the main key counts, so the record of a message is not
+    /// shared between queues that no rule connects.
+    fn named_queue(&self, topic: &TopicName, key: &str) -> Option<QueueId> {
+        let folder = topic.as_str().rfind('/').map_or("", |at| &topic.as_str()[..=at]);
+        let id = match folder {
+            "" => self.names.get(key),
+            folder => self.names.get(format!("{folder}{key}").as_str()),
+        };
+        id.copied().filter(|id| self.queues.get(id).is_some_and(|q| q.owner.is_none()))
     }
 
     /// The first message that was published with a key within the topic's window.
@@ -175,14 +231,16 @@ impl Turn<'_> {
         };
         let plain = copies.plain.iter().map(|&queue| (queue, message, seen(queue)));
         let changed = copies.changed.iter().map(|(queue, copy)| (*queue, copy, false));
+        let mut overflowed = SmallVec::new();
         for (queue, copy, seen) in plain.chain(changed) {
             let Some(q) = self.core.queues.get(&queue) else { continue };
             self.check_size(q, copy)?;
-            if !seen {
-                levels.add(queue, q, copy.size() as u64)?;
+            if !seen && levels.add(queue, q, copy.size() as u64)? {
+                overflowed.push(queue);
             }
             durable |= q.durable();
         }
+        copies.overflowed = overflowed;
         let room = message.size() + copies.room();
         Ok((PlannedPublish { topic, key, copies }, room, durable))
     }
@@ -196,7 +254,7 @@ impl Turn<'_> {
         let PlannedPublish { topic, key, mut copies } = publication;
         // Checked again: an earlier message of this command may have the same key.
         if let Some(first) = self.core.published(topic, key, self.now.0) {
-            return Receipt { seq: Seq(0), duplicate: true, first_id: first.id, copies: 0 };
+            return Receipt { duplicate: true, first_id: first.id, ..Receipt::new(Seq(0), 0) };
         }
         if self.is_scheduled(&message) {
             let places = smallvec![self.next_placement(topic, &message)];
@@ -217,6 +275,8 @@ impl Turn<'_> {
         let rejected = self.rejected_places(&copies.rejected);
         places.extend_from_slice(&rejected);
         let size = message.size() as u32;
+        let full = |place: &Placement| copies.overflowed.contains(&place.queue);
+        let full: SmallVec<[Placement; 1]> = places.iter().copied().filter(full).collect();
         let mut body_at = None;
         if !places.is_empty() {
             let options = SendOptions { dedup: key, topic: Some(topic), ..SendOptions::default() };
@@ -235,7 +295,10 @@ impl Turn<'_> {
             let pos = self.commit_sent(places, message, options);
             body_at.get_or_insert(pos);
         }
-        Receipt::new(Seq(0), count)
+        for place in &full {
+            self.dead_letter_unleased(place.queue, place.seq, DeadReason::Overflowed);
+        }
+        Receipt { overflowed: !full.is_empty(), ..Receipt::new(Seq(0), count) }
     }
 
     /// Positions in dead-letter sets. Several copies of a message may go to the same one.
@@ -264,7 +327,8 @@ impl Turn<'_> {
         let Some(source) = self.core.queues.get(&queue).map(|q| q.name.clone()) else { return };
         let place = Placement { queue: dead, seq: self.last_seq(dead) + 1, due: Timestamp(0) };
         let cause = LeaseEnd::Released;
-        let why = MoveReason::DeadLettered { reason, source, receives: 0, failed: 0, cause };
+        let why =
+            MoveReason::DeadLettered { reason, source, receives: 0, failed: 0, cause, to: None };
         let history = RouteHistory { dead_lettered_from: Some(queue), ..RouteHistory::default() };
         let priority = self.core.queues.get(&dead).map_or(0, |q| q.index.priority(seq));
         let carried =
@@ -362,7 +426,7 @@ impl Turn<'_> {
         for (queue, message) in copies.changed {
             let places = smallvec![now_in(self.core, queue)];
             // A copy changed by an action keeps its history. Otherwise a cycle through an action would never end.
-            let forgets = cfg!(feature = "mutate-forget-way");
+            let forgets = cfg!(feature = "mutate-forget-path");
             let history = if forgets { RouteHistory::default() } else { carried.history.clone() };
             let body_at = Some(from);
             let options = SendOptions { dedup: None, topic: Some(topic), body_at, history };
@@ -376,10 +440,22 @@ impl Turn<'_> {
         // it.
         let lost = home.filter(|_| places.is_empty() && !changed);
         if let Some((home, q)) = lost.and_then(|id| Some((id, self.core.queues.get(&id)?))) {
+            if q.spec.discard_unroutable {
+                let (why, seqs) = (Removal::Unrouted, vec![from_seq]);
+                self.commit(Event::Removed { queue: topic, why, session: None, seqs }, false);
+                return Ok(());
+            }
             let (source, dead) = (q.name.clone(), q.dead);
             let reason = if copies.barred > 0 { DeadReason::Cycle } else { DeadReason::Unroutable };
             let cause = LeaseEnd::Released;
-            let why = MoveReason::DeadLettered { reason, source, receives: 0, failed: 0, cause };
+            let why = MoveReason::DeadLettered {
+                reason,
+                source,
+                receives: 0,
+                failed: 0,
+                cause,
+                to: None,
+            };
             let history =
                 RouteHistory { dead_lettered_from: Some(home), ..RouteHistory::default() };
             let places = smallvec![now(dead)];

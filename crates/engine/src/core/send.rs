@@ -1,6 +1,8 @@
 //! Sending, scheduling, and moving messages between queues.
 
-use malote_model::{Address, QueueName, Refusal, Seq, SessionId, Sessions, Timestamp, limits};
+use malote_model::{
+    Address, DeadReason, Overflow, QueueName, Refusal, Seq, SessionId, Sessions, Timestamp, limits,
+};
 
 use smallvec::{SmallVec, smallvec};
 
@@ -21,8 +23,8 @@ pub(super) struct SendPlan {
 }
 
 enum SendTarget {
-    /// A queue, and the message's de-duplication key there.
-    Queue(QueueId, Option<u128>),
+    /// A queue, the message's de-duplication key there, and whether the queue is full and dead-letters the message.
+    Queue(QueueId, Option<u128>, bool),
     Topic(Box<PlannedPublish>),
 }
 
@@ -31,25 +33,31 @@ enum SendTarget {
 pub(super) struct FillLevels(SmallVec<[(QueueId, u64, u64); 2]>);
 
 impl FillLevels {
-    /// Adds a message to a queue. Refused if a limit would be exceeded.
-    pub(super) fn add(&mut self, id: QueueId, q: &Queue, size: u64) -> Result<(), Refusal> {
+    /// Adds a message to a queue. If a limit would be exceeded, it is refused, or `true` says that the message must be
+    /// dead-lettered.
+    pub(super) fn add(&mut self, id: QueueId, q: &Queue, size: u64) -> Result<bool, Refusal> {
         if q.drops() || q.spec.length_max.is_none() && q.spec.bytes_max.is_none() {
-            return Ok(());
+            return Ok(false);
         }
         let at = self.0.iter().position(|(have, ..)| *have == id).unwrap_or_else(|| {
             self.0.push((id, q.ready(), q.limited_bytes()));
             self.0.len() - 1
         });
         let (_, length, bytes) = &mut self.0[at];
-        (*length, *bytes) = (*length + 1, *bytes + size);
-        let limits =
-            [("length_max", *length, q.spec.length_max), ("bytes_max", *bytes, q.spec.bytes_max)];
+        let limits = [
+            ("length_max", *length + 1, q.spec.length_max),
+            ("bytes_max", *bytes + size, q.spec.bytes_max),
+        ];
         for (field, have, limit) in limits {
             if let Some(limit) = limit.filter(|&limit| have > limit) {
+                if q.spec.overflow == Overflow::DeadLetterNewest {
+                    return Ok(true);
+                }
                 return Err(Refusal::QueueFull { queue: q.name.clone(), field, limit });
             }
         }
-        Ok(())
+        (*length, *bytes) = (*length + 1, *bytes + size);
+        Ok(false)
     }
 }
 
@@ -103,17 +111,18 @@ impl Turn<'_> {
                     let Some(q) = self.core.queues.get(&id) else { continue };
                     let session = message.session.as_ref();
                     let seen = key.and_then(|key| self.core.seen(id, key, session, self.now.0));
+                    let mut overflows = false;
                     if seen.is_none() {
-                        levels.add(id, q, message.size() as u64)?;
+                        overflows = levels.add(id, q, message.size() as u64)?;
                     }
-                    plan.durable |= q.durable();
-                    plan.room += message.room();
-                    plan.targets.push(SendTarget::Queue(id, key));
+                    plan.durable |= q.durable() && !message.relaxed;
+                    plan.room += message.room() + if overflows { FRAME_ROOM } else { 0 };
+                    plan.targets.push(SendTarget::Queue(id, key, overflows));
                 }
                 Address::Topic(name) => {
                     let (publication, room, durable) =
                         self.plan_publish(name, message, &mut levels)?;
-                    plan.durable |= durable;
+                    plan.durable |= durable && !message.relaxed;
                     plan.room += room;
                     plan.targets.push(SendTarget::Topic(Box::new(publication)));
                 }
@@ -128,14 +137,20 @@ impl Turn<'_> {
         for (target, (_, message)) in plan.targets.into_iter().zip(items) {
             receipts.push(match target {
                 SendTarget::Topic(publication) => self.publish(*publication, message),
-                SendTarget::Queue(id, key) => {
+                SendTarget::Queue(id, key, overflows) => {
                     let session = message.session.as_ref();
                     // Checked again: an earlier message of this command may have the same key.
                     let seen = key.and_then(|key| self.core.seen(id, key, session, self.now.0));
                     match seen {
-                        None => Receipt::new(self.enqueue(id, message, key), 1),
+                        None => {
+                            let seq = self.enqueue(id, message, key);
+                            if overflows {
+                                self.dead_letter_unleased(id, seq.0, DeadReason::Overflowed);
+                            }
+                            Receipt { overflowed: overflows, ..Receipt::new(seq, 1) }
+                        }
                         Some(FirstSend { seq, id: first_id }) => {
-                            Receipt { seq: Seq(seq), duplicate: true, first_id, copies: 0 }
+                            Receipt { duplicate: true, first_id, ..Receipt::new(Seq(seq), 0) }
                         }
                     }
                 }

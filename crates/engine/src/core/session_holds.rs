@@ -40,6 +40,7 @@ impl Turn<'_> {
             lock_ms,
             request: Some(request),
             timer: None,
+            priority: 0,
             waiting: false,
         };
         self.add_consumer(consumer, waiting)?;

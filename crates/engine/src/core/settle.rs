@@ -136,7 +136,9 @@ impl Turn<'_> {
         }
         let id = q.sessions.as_ref().and_then(|s| s.at(session)).map_or("", |s| s.id.as_str());
         let key = match &q.spec.dead_letter {
-            DeadLetterTarget::Topic { key: Some(key), .. } => key.len(),
+            DeadLetterTarget::Topic { topic, key } => {
+                topic.as_str().len() + key.as_ref().map_or(0, String::len)
+            }
             _ => 0,
         };
         n * (4 * SMALL_ROOM + q.name.as_str().len() + id.len() + key)
@@ -325,10 +327,12 @@ impl Turn<'_> {
             false => history.dead_lettered_in.push(from_queue),
         }
         let mut new_key = None;
+        let mut to = None;
+        let discards = q.spec.discard_unroutable && q.owner.is_none() && !damaged;
         let queue = match &q.spec.dead_letter {
             // A damaged message is useless in another queue, and would be lost if it were dropped.
             _ if q.owner.is_some() || damaged => q.dead,
-            DeadLetterTarget::Drop if !asked => {
+            DeadLetterTarget::Drop if !asked || discards => {
                 let why = match reason {
                     DeadReason::Expired => Removal::Expired,
                     DeadReason::Overflowed => Removal::Overflowed,
@@ -340,6 +344,14 @@ impl Turn<'_> {
                 return;
             }
             DeadLetterTarget::Own | DeadLetterTarget::Drop => q.dead,
+            DeadLetterTarget::Topic { topic, .. }
+                if discards && (circles || !self.core.topic_names.contains_key(topic)) =>
+            {
+                let (why, seqs) = (Removal::Dropped(cause), vec![from_seq]);
+                let lazy = !q.durable();
+                self.commit(Event::Removed { queue: from_queue, why, session: None, seqs }, lazy);
+                return;
+            }
             _ if circles => q.dead,
             DeadLetterTarget::Queue(name) => {
                 let target = self.dead_target(name, session.as_ref());
@@ -355,6 +367,7 @@ impl Turn<'_> {
                     target.filter(|_| history.dead_lettered_in.len() < DEAD_LETTERED_IN_MAX);
                 // The configured key is only for the topic. In the queue's own set, the message keeps its key.
                 new_key = key.clone().filter(|_| target.is_some());
+                to = target.map(|_| topic.clone());
                 target.unwrap_or(q.dead)
             }
         };
@@ -370,8 +383,14 @@ impl Turn<'_> {
             .owner
             .and_then(|owner| self.core.queues.get(&owner))
             .map_or(&q.name, |owner| &owner.name);
-        let why =
-            MoveReason::DeadLettered { reason, source: source.clone(), receives, failed, cause };
+        let why = MoveReason::DeadLettered {
+            reason,
+            source: source.clone(),
+            receives,
+            failed,
+            cause,
+            to,
+        };
         // The rest of the target's time to live, if it counts from before the message was dead-lettered.
         let ttl = target.spec.ttl_ms.filter(|_| q.spec.dead_letters_keep_age);
         let ttl_ms = ttl

@@ -24,7 +24,7 @@ use crate::format::{NotUnderstood, SNAPSHOT_VERSION};
 use crate::journal::{Divergence, Orphan, Pos, Replay};
 
 /// Version 2 had no status of queues and topics, ids of duplicates, times of first deliveries and of session states.
-/// Version 3 had no `known_from` of keys.
+/// Version 3 had no `known_from` of keys. Version 4 had fewer settings of queues and topics.
 const VERSION: u8 = SNAPSHOT_VERSION;
 const VERSION_LEAST: u8 = 2;
 /// The first version with a status, and with the other additions of version 3.
@@ -148,18 +148,22 @@ impl Core {
             core.queues.insert(id, Box::new(q));
             ranks.insert(id, here);
         }
+        // A rule may lead to a topic that is read later.
+        let mut bound = Vec::new();
         for _ in 0..r.count()? {
             let id = r.queue()?;
             let mut topic = read_topic(r, hash_seed, version)?;
             let (inbox, _) = read_queue(r, QueueName::inbox(&topic.name), hash_seed, version)?;
             for _ in 0..r.count()? {
                 let (queue, rule) = (r.queue()?, r.item(get_rule)?);
-                let q = core.queues.get_mut(&queue).ok_or(Malformed)?;
-                q.bound_to.insert(id);
+                bound.push((queue, id));
                 topic.router.insert(queue, rule);
             }
             core.queues.insert(id, Box::new(inbox));
             core.put_topic(id, topic);
+        }
+        for (queue, topic) in bound {
+            core.queues.get_mut(&queue).ok_or(Malformed)?.bound_to.insert(topic);
         }
         let mut leases = Leases::default();
         for slot in 0..r.count()? {

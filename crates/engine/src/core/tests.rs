@@ -1,6 +1,7 @@
 //! State transitions as scripts with expected output. Only `World` uses the core's API: a new case is a new script.
 
 mod digest;
+mod exchanges;
 mod fair;
 mod fillable;
 mod found;

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use malote_model::{
-    Filter, QueueName, QueueSpec, Refusal, Rule, Timestamp, TopicKind, TopicName, TopicSpec, limits,
+    Address, Filter, QueueName, QueueSpec, Refusal, Rule, Timestamp, TopicKind, TopicName,
+    TopicSpec, limits,
 };
 
 use super::admin::spec_room;
@@ -221,7 +222,7 @@ impl Turn<'_> {
             if rules[..i].iter().any(|other| other.name == rule.name) {
                 return Err(Refusal::RuleDiffers {
                     topic: topic_name,
-                    queue: name,
+                    target: name.into(),
                     rule: rule.name.clone(),
                 });
             }
@@ -238,8 +239,12 @@ impl Turn<'_> {
     }
 
     fn check_rules(&self, topic: &Topic, more: usize) -> Result<(), Refusal> {
+        let most = match topic.spec.kind {
+            TopicKind::Hash => limits::HASH_RULES_MAX,
+            _ => limits::RULES_PER_TOPIC_MAX,
+        };
         let bounds = [
-            ("rules of a topic", topic.router.len(), limits::RULES_PER_TOPIC_MAX),
+            ("rules of a topic", topic.router.len(), most),
             ("rules", self.core.rules, limits::RULES_MAX),
         ];
         match bounds.into_iter().find(|&(_, have, most)| have + more > most) {
@@ -248,18 +253,32 @@ impl Turn<'_> {
         }
     }
 
+    /// The queue that a rule copies to. For a topic, it is the topic's inbox, which has the same id.
+    fn rule_target(&self, target: &Address) -> Result<QueueId, Refusal> {
+        match target {
+            Address::Queue(name) => self.core.queue(name).map(|(id, _)| id),
+            Address::Topic(name) => self.core.topic(name).map(|(id, _)| id),
+        }
+    }
+
     /// Adds a rule. Adding the same rule again changes nothing.
     pub(super) fn bind_rule(
         &mut self,
         topic_name: &TopicName,
-        queue_name: &QueueName,
+        target: Address,
         rule: Box<Rule>,
     ) -> Decided {
         let (topic, t) = self.core.topic(topic_name)?;
-        let (queue, q) = self.core.queue(queue_name)?;
-        if q.owner.is_some() {
+        let queue = self.rule_target(&target)?;
+        if let Address::Queue(name) = &target
+            && name.is_dead_letters()
+        {
             let why = "bind the queue itself";
-            return Err(Refusal::DeadLetterSet { queue: queue_name.clone(), why });
+            return Err(Refusal::DeadLetterSet { queue: name.clone(), why });
+        }
+        if matches!(target, Address::Topic(_)) && rule.action.is_some() {
+            let why = "is only allowed in rules that copy to a queue".into();
+            return Err(Refusal::BadSpec { field: "action", why });
         }
         t.spec.check_rule(&rule)?;
         match t.router.rule(queue, &rule.name) {
@@ -269,7 +288,7 @@ impl Turn<'_> {
             Some(_) => {
                 return Err(Refusal::RuleDiffers {
                     topic: topic_name.clone(),
-                    queue: queue_name.clone(),
+                    target,
                     rule: rule.name,
                 });
             }
@@ -285,16 +304,16 @@ impl Turn<'_> {
     pub(super) fn rebind_rule(
         &mut self,
         topic_name: &TopicName,
-        queue_name: &QueueName,
+        target: Address,
         rule: Box<Rule>,
     ) -> Decided {
         let (topic, t) = self.core.topic(topic_name)?;
-        let (queue, _) = self.core.queue(queue_name)?;
+        let queue = self.rule_target(&target)?;
         t.spec.check_rule(&rule)?;
         if t.router.rule(queue, &rule.name).is_none() {
             return Err(Refusal::RuleNotFound {
                 topic: topic_name.clone(),
-                queue: queue_name.clone(),
+                target,
                 rule: rule.name,
             });
         }
@@ -306,15 +325,15 @@ impl Turn<'_> {
     pub(super) fn unbind_rule(
         &mut self,
         topic_name: &TopicName,
-        queue_name: &QueueName,
+        target: Address,
         rule: &str,
     ) -> Decided {
         let (topic, t) = self.core.topic(topic_name)?;
-        let (queue, _) = self.core.queue(queue_name)?;
+        let queue = self.rule_target(&target)?;
         if t.router.rule(queue, rule).is_none() {
             return Err(Refusal::RuleNotFound {
                 topic: topic_name.clone(),
-                queue: queue_name.clone(),
+                target,
                 rule: rule.to_owned(),
             });
         }
@@ -353,31 +372,35 @@ impl Turn<'_> {
         }
     }
 
-    /// Lists rules of a topic, of all queues or of one, after a given rule.
+    /// Lists rules of a topic, of all targets or of one, after a given rule.
     pub(super) fn list_rules(
         &self,
         name: &TopicName,
-        queue: Option<&QueueName>,
-        after: Option<&(QueueName, String)>,
+        target: Option<&Address>,
+        after: Option<&(Address, String)>,
         max: usize,
     ) -> Decided {
         let (_, topic) = self.core.topic(name)?;
-        let only = queue.map(|queue| self.core.queue(queue)).transpose()?.map(|(id, _)| id);
+        let only = target.map(|target| self.rule_target(target)).transpose()?;
         // The names in `after` need not exist any more; the order is by name.
         let targets = topic.router.targets().filter(|&id| only.is_none_or(|only| only == id));
-        let mut targets: Vec<_> =
-            targets.filter_map(|id| Some((&self.core.queues.get(&id)?.name, id))).collect();
+        let address = |id: QueueId| match self.core.topics.get(&id) {
+            Some(topic) => Some(Address::Topic(topic.name.clone())),
+            None => Some(Address::Queue(self.core.queues.get(&id)?.name.clone())),
+        };
+        let mut targets: Vec<_> = targets.filter_map(|id| Some((address(id)?, id))).collect();
         targets.sort_unstable();
-        let from = after.map_or(0, |(queue, _)| targets.partition_point(|(name, _)| *name < queue));
-        let past = |queue: &QueueName, rule: &Rule| {
-            after.is_none_or(|(q, r)| queue > q || queue == q && rule.name > *r)
+        let from =
+            after.map_or(0, |(target, _)| targets.partition_point(|(name, _)| name < target));
+        let past = |target: &Address, rule: &Rule| {
+            after.is_none_or(|(t, r)| target > t || target == t && rule.name > *r)
         };
         let all = targets[from..]
             .iter()
-            .flat_map(|&(name, id)| topic.router.rules(id).map(move |rule| (name.clone(), rule)));
-        let some = all.filter(|(queue, rule)| past(queue, rule));
+            .flat_map(|(name, id)| topic.router.rules(*id).map(move |rule| (name.clone(), rule)));
+        let some = all.filter(|(target, rule)| past(target, rule));
         let some = some.take(max.min(limits::RECEIVE_BATCH_MAX));
-        let some = some.map(|(queue, rule)| Binding { queue, rule: rule.clone() }).collect();
+        let some = some.map(|(target, rule)| Binding { target, rule: rule.clone() }).collect();
         Ok(Some((Reply::Rules(some), WaitFor::Settled)))
     }
 }
@@ -386,6 +409,10 @@ impl Turn<'_> {
 fn default_rules(kind: TopicKind) -> Vec<Rule> {
     match kind {
         TopicKind::Filter | TopicKind::Fanout => vec![default_rule()],
-        TopicKind::Direct | TopicKind::Topic | TopicKind::Headers => Vec::new(),
+        TopicKind::Direct
+        | TopicKind::Topic
+        | TopicKind::Headers
+        | TopicKind::Hash
+        | TopicKind::Queue => Vec::new(),
     }
 }

@@ -143,7 +143,8 @@ impl SnapshotBody {
         if named != covered {
             return Err(broken("its name does not match its content"));
         }
-        let (mut crc, mut piece) = (crc32c::crc32c(&prefix), vec![0; PIECE_BYTES]);
+        let mut crc = crc32c::crc32c(&prefix);
+        let mut piece = vec![0; bytes.min(PIECE_BYTES as u64) as usize];
         let (mut at, end) = (PREFIX_BYTES as u64, PREFIX_BYTES as u64 + bytes);
         while at < end {
             let want = (end - at).min(PIECE_BYTES as u64) as usize;

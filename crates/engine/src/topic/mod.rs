@@ -4,6 +4,7 @@
 //! `keys` by hash, `patterns` by a trie over words, `correlations` by the values of each set of fields in use. Headers
 //! and SQL filters are evaluated one by one. `malote_model::filter` defines each filter.
 
+mod buckets;
 mod correlations;
 mod ids;
 mod keys;

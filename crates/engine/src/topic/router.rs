@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use malote_model::{Facts, Filter, Rule};
 
+use super::buckets::Buckets;
 use super::correlations::Correlations;
 use super::ids::{RuleId, RuleIds};
 use super::keys::KeyIndex;
@@ -25,6 +26,8 @@ pub struct TopicRouter<T> {
     correlations: Correlations,
     /// Headers and SQL filters: evaluated one by one.
     asked: RuleIds,
+    /// Rules with a weight, on a hash topic.
+    buckets: Buckets<T>,
 }
 
 #[derive(Debug)]
@@ -52,6 +55,7 @@ impl<T: Copy + Ord> TopicRouter<T> {
             patterns: Patterns::new(hash_seed),
             correlations: Correlations::new(hash_seed),
             asked: RuleIds::default(),
+            buckets: Buckets::new(),
         }
     }
 
@@ -79,6 +83,7 @@ impl<T: Copy + Ord> TopicRouter<T> {
             Filter::Pattern(pattern) => self.patterns.insert(pattern, id),
             Filter::Correlation(wanted) => self.correlations.insert(wanted, id),
             Filter::Headers(_) | Filter::Sql(_) => self.asked.insert(id),
+            Filter::Weight(weight) => self.buckets.insert(target, &rule.name, *weight, id),
         }
         self.targets.entry(target).or_default().insert(rule.name.clone(), id);
         let entry = Some(RuleEntry { target, rule });
@@ -110,7 +115,7 @@ impl<T: Copy + Ord> TopicRouter<T> {
     }
 
     fn take(&mut self, id: RuleId) -> Option<Rule> {
-        let RuleEntry { rule, .. } = self.rules.get_mut(id as usize)?.take()?;
+        let RuleEntry { rule, target } = self.rules.get_mut(id as usize)?.take()?;
         self.free.push(id);
         match &rule.filter {
             Filter::All => self.always.remove(id),
@@ -119,6 +124,7 @@ impl<T: Copy + Ord> TopicRouter<T> {
             Filter::Pattern(pattern) => self.patterns.remove(pattern, id),
             Filter::Correlation(wanted) => self.correlations.remove(wanted, id),
             Filter::Headers(_) | Filter::Sql(_) => self.asked.remove(id),
+            Filter::Weight(_) => self.buckets.remove(target, &rule.name),
         }
         Some(rule)
     }
@@ -154,8 +160,10 @@ impl<T: Copy + Ord> TopicRouter<T> {
             }
         };
         self.always.as_slice().iter().copied().for_each(&mut hit);
-        self.keys.of(facts.key).iter().copied().for_each(&mut hit);
-        self.patterns.of(facts.key, &mut hit);
+        for key in facts.keys() {
+            self.keys.of(key).iter().copied().for_each(&mut hit);
+            self.patterns.of(key, &mut hit);
+        }
         self.correlations.of(facts, &mut hit);
         for &id in self.asked.as_slice() {
             if self.entry(id).is_some_and(|entry| entry.rule.filter.matches(facts)) {
@@ -164,6 +172,12 @@ impl<T: Copy + Ord> TopicRouter<T> {
         }
         out.sort_unstable_by(|a, b| Self::order(a).cmp(&Self::order(b)));
         out.dedup_by(|a, b| Self::order(a) == Self::order(b));
+    }
+
+    /// The target of a message on a hash topic, by the text that the topic hashes.
+    pub fn by_hash(&self, text: &str) -> Option<T> {
+        let id = self.buckets.of(text.as_bytes())?;
+        self.entry(id).map(|entry| entry.target)
     }
 
     fn order<'h>(hit: &'h RouteMatch<'_, T>) -> (T, Option<&'h str>) {
@@ -177,6 +191,7 @@ impl<T: Copy + Ord> TopicRouter<T> {
             && self.targets.is_empty()
             && self.always.is_empty()
             && self.asked.is_empty()
+            && self.buckets.is_empty()
             && self.keys.of("").is_empty()
             && self.patterns.nodes_in_use() == 1
             && self.correlations.is_empty()

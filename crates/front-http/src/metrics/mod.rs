@@ -1,9 +1,9 @@
-//! Prometheus. Message, session and job ids are never labels.
+//! Metrics for Prometheus. Message, session and job ids are never labels.
 //!
-//! Queue figures are read from the engine at scrape time; requests and connections are counted in `requests.rs`.
-//! `/metrics` sums over all queues and topics, because thousands of them times a dozen metrics break scrapes;
-//! `/metrics/per-object` has the labels `queue` and `topic`, for a bounded number of them. A caller sees those that it
-//! has any grant on.
+//! Metrics of queues are read from the engine at scrape time; requests and connections are counted in `requests.rs`.
+//! `/metrics` has sums over all queues and topics, because thousands of objects are too many for a scrape.
+//! `/metrics/per-object` has the labels `queue` and `topic`, for a bounded number of objects. A caller sees objects on
+//! which it has any grant.
 
 mod objects;
 mod requests;
@@ -21,8 +21,8 @@ use malote_wire_native::about::QueueMetrics;
 use malote_wire_native::exposition::{Format, Kind, Page, write_end};
 use serde::Deserialize;
 
-use self::objects::{EachPage, Together};
-pub use self::requests::{Metrics, Open, Watch};
+use self::objects::{Combined, PerObjectPage};
+pub use self::requests::{OpenConnection, RequestMetrics, RequestTimer};
 use crate::Api;
 use crate::extract::{Caller, Query};
 use crate::problem::{Code, Problem};
@@ -31,11 +31,11 @@ use crate::problem::{Code, Problem};
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectsQuery {
-    /// Only names that begin so.
+    /// Only names with this prefix.
     prefix: Option<String>,
-    /// From after this name.
+    /// Only names after this one.
     after: Option<String>,
-    /// At most so many queues, and as many topics.
+    /// Largest number of queues, and of topics.
     max: Option<usize>,
 }
 
@@ -51,14 +51,14 @@ fn format_of(headers: &HeaderMap) -> Format {
     Format::of_accept(&ranges.collect::<Vec<_>>().join(","))
 }
 
-/// Sums over all queues.
+/// Metrics as sums over all queues and topics.
 pub async fn aggregated(
     State(api): State<Api>,
     Caller(caller): Caller,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let (format, now) = (format_of(&headers), api.engine.now());
-    let (mut queues, mut topics) = (Together::default(), Together::default());
+    let (mut queues, mut topics) = (Combined::default(), Combined::default());
     for_each_queue(&api, &caller, |facts| queues.add(&facts, now)).await?;
     for_each_topic(&api, &caller, |facts| topics.add(&facts, now)).await?;
     let mut text = String::new();
@@ -69,7 +69,8 @@ pub async fn aggregated(
     Ok(([(header::CONTENT_TYPE, format.content_type())], text).into_response())
 }
 
-/// Every queue and topic by itself: up to a bound, and how many are left out. The page is written as it is read.
+/// Metrics of each queue and topic, up to a bound, and the number of omitted objects. The page is generated while it
+/// is read.
 pub async fn per_object(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -103,7 +104,7 @@ pub async fn per_object(
     omitted.iter().for_each(|(kind, count)| page.sample(&[("kind", kind)], count));
     let (format, mut rest) = (format_of(&headers), String::new());
     page.write(&mut rest, format);
-    let pieces = EachPage {
+    let pieces = PerObjectPage {
         format,
         now: api.engine.now(),
         queues,
@@ -116,7 +117,7 @@ pub async fn per_object(
     Ok(([(header::CONTENT_TYPE, format.content_type())], body).into_response())
 }
 
-/// What is not about one queue or topic.
+/// Metrics of the process.
 fn process(api: &Api) -> Page {
     let (journal, disk) = (api.engine.journal(), api.engine.disk());
     let audit = api.access.audit().counts();
@@ -197,7 +198,7 @@ fn process(api: &Api) -> Page {
     page
 }
 
-/// Does something with every queue that the caller may see. No more than a page of them is in memory.
+/// Calls `each` for every queue that the caller may see. Queues are read page by page.
 async fn for_each_queue(
     api: &Api,
     caller: &Principal,
@@ -209,14 +210,14 @@ async fn for_each_queue(
         let page = api.engine.list_page(after).await?;
         after =
             page.last().map(|last| last.name.clone()).filter(|_| page.len() == limits::LIST_MAX);
-        page.into_iter().filter(|f| api.allow_look(caller, &f.name).is_ok()).for_each(&mut each);
+        page.into_iter().filter(|f| api.allow_view(caller, &f.name).is_ok()).for_each(&mut each);
         if after.is_none() {
             return Ok(());
         }
     }
 }
 
-/// Does something with every topic that the caller may see.
+/// Calls `each` for every topic that the caller may see.
 async fn for_each_topic(
     api: &Api,
     caller: &Principal,
@@ -228,7 +229,7 @@ async fn for_each_topic(
         let page = api.engine.topics_page(after).await?;
         after =
             page.last().map(|last| last.name.clone()).filter(|_| page.len() == limits::LIST_MAX);
-        let may = |f: &TopicFacts| api.allow_look_at(caller, &f.name.clone().into()).is_ok();
+        let may = |f: &TopicFacts| api.allow_view_of(caller, &f.name.clone().into()).is_ok();
         page.into_iter().filter(may).for_each(&mut each);
         if after.is_none() {
             return Ok(());
@@ -236,7 +237,7 @@ async fn for_each_topic(
     }
 }
 
-/// Every queue in five numbers.
+/// Five numbers for each queue.
 pub async fn queues(
     State(api): State<Api>,
     Caller(caller): Caller,

@@ -1,4 +1,4 @@
-//! The metrics of queues and topics, as tables: written for each object by itself, or for all of them together.
+//! Tables of the metrics of queues and topics, and pages with sums or with each object.
 
 use std::convert::Infallible;
 
@@ -12,20 +12,19 @@ pub(super) struct Metric<T: 'static> {
     name: &'static str,
     kind: Kind,
     help: &'static str,
-    /// What tells its values apart, where there are several.
+    /// The label that distinguishes several values.
     label: &'static str,
-    /// What it is over several objects.
-    over_all: fn(f64, f64) -> f64,
+    /// How the values of several objects are combined.
+    combine: fn(f64, f64) -> f64,
     values: &'static [(&'static str, Value<T>)],
 }
 
 type Value<T> = fn(&T, Timestamp) -> f64;
 
-/// What has metrics.
+/// A kind of object with metrics.
 pub(super) trait Object: Sized + 'static {
-    /// The label that names it.
+    /// The label with the name of the object.
     const LABEL: &'static str;
-    /// All of its metrics.
     const METRICS: &'static [Metric<Self>];
     fn name(&self) -> &str;
 }
@@ -40,7 +39,7 @@ const fn gauge<T>(
     label: &'static str,
     values: &'static [(&'static str, Value<T>)],
 ) -> Metric<T> {
-    Metric { name, kind: Kind::Gauge, help, label, over_all: sum, values }
+    Metric { name, kind: Kind::Gauge, help, label, combine: sum, values }
 }
 
 const fn counter<T>(
@@ -49,7 +48,7 @@ const fn counter<T>(
     label: &'static str,
     values: &'static [(&'static str, Value<T>)],
 ) -> Metric<T> {
-    Metric { name, kind: Kind::Counter, help, label, over_all: sum, values }
+    Metric { name, kind: Kind::Counter, help, label, combine: sum, values }
 }
 
 impl Object for QueueFacts {
@@ -88,7 +87,7 @@ impl Object for QueueFacts {
             &[("", |f, _| f.consumers as f64)],
         ),
         Metric {
-            over_all: f64::max,
+            combine: f64::max,
             ..gauge(
                 "queue_oldest_message_age_seconds",
                 "Age of the oldest ready message",
@@ -188,24 +187,24 @@ impl<T> Metric<T> {
     }
 }
 
-/// Every metric of a kind of object over all of them.
-pub(super) struct Together<T: Object> {
+/// All metrics of a kind of object, combined over all objects.
+pub(super) struct Combined<T: Object> {
     values: Vec<Vec<f64>>,
     of: std::marker::PhantomData<T>,
 }
 
-impl<T: Object> Default for Together<T> {
+impl<T: Object> Default for Combined<T> {
     fn default() -> Self {
         let values = T::METRICS.iter().map(|metric| vec![0.0; metric.values.len()]).collect();
         Self { values, of: std::marker::PhantomData }
     }
 }
 
-impl<T: Object> Together<T> {
+impl<T: Object> Combined<T> {
     pub(super) fn add(&mut self, object: &T, now: Timestamp) {
         for (metric, sums) in T::METRICS.iter().zip(&mut self.values) {
             for ((_, value), sum) in metric.values.iter().zip(sums) {
-                *sum = (metric.over_all)(*sum, value(object, now));
+                *sum = (metric.combine)(*sum, value(object, now));
             }
         }
     }
@@ -220,24 +219,24 @@ impl<T: Object> Together<T> {
     }
 }
 
-/// How much of a page is written at a time.
+/// Approximate size of a piece of a page.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A page with each object by itself, written piece by piece as it is read.
-pub(super) struct EachPage {
+/// A page with each object, generated in pieces while it is read.
+pub(super) struct PerObjectPage {
     pub format: Format,
     pub now: Timestamp,
     pub queues: Vec<QueueFacts>,
     pub topics: Vec<TopicFacts>,
     /// The rest of the page.
     pub rest: Option<String>,
-    /// Place of the next queue sample, then of the next topic sample: metric and object.
+    /// Position of the next sample of queues and of topics: metric and object.
     pub at: [(usize, usize); 2],
-    /// A place among the pages that may be written at once.
+    /// Limits the number of concurrent pages.
     pub _permit: tokio::sync::OwnedSemaphorePermit,
 }
 
-/// Writes samples from a place on, until the piece is full or all are written. Tells whether all are.
+/// Writes samples from a position on until the piece is full. Returns whether all are written.
 fn fill<T: Object>(
     out: &mut String,
     format: Format,
@@ -264,7 +263,7 @@ fn fill<T: Object>(
     true
 }
 
-impl Iterator for EachPage {
+impl Iterator for PerObjectPage {
     type Item = Result<Bytes, Infallible>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -1,4 +1,4 @@
-//! Requests and connections, counted as they happen.
+//! Counters of requests and connections.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use malote_wire_native::exposition::{Kind, Page};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// From 0.5 ms, about what one sync takes, to the longest poll.
+/// From 0.5 ms, about the time of a sync, to the longest poll.
 const BUCKETS_S: [f64; 15] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0];
 
-/// What this front end counts. Its size is bounded by the number of routes and of statuses.
+/// The counters of this front end. Their number is bounded by the routes and statuses.
 #[derive(Debug, Default)]
-pub struct Metrics {
+pub struct RequestMetrics {
     requests: Mutex<BTreeMap<&'static str, Requests>>,
     connections: Mutex<BTreeMap<&'static str, u64>>,
 }
@@ -26,26 +26,26 @@ struct Requests {
     by_status: BTreeMap<u16, u64>,
 }
 
-/// A request under way.
-pub struct Watch<'a> {
-    metrics: &'a Metrics,
+/// A request in progress.
+pub struct RequestTimer<'a> {
+    metrics: &'a RequestMetrics,
     operation: &'static str,
     since: Instant,
 }
 
-impl Metrics {
-    /// Starts to time a request.
-    pub fn request(&self, operation: &'static str) -> Watch<'_> {
-        Watch { metrics: self, operation, since: Instant::now() }
+impl RequestMetrics {
+    /// Starts the timer of a request.
+    pub fn request(&self, operation: &'static str) -> RequestTimer<'_> {
+        RequestTimer { metrics: self, operation, since: Instant::now() }
     }
 
-    /// Counts a connection while the answer lives.
-    pub fn connection(self: &Arc<Self>, protocol: &'static str) -> Open {
+    /// Counts a connection until the result is dropped.
+    pub fn connection(self: &Arc<Self>, protocol: &'static str) -> OpenConnection {
         *self.connections.lock().entry(protocol).or_default() += 1;
-        Open { metrics: self.clone(), protocol }
+        OpenConnection { metrics: self.clone(), protocol }
     }
 
-    /// Adds what was counted to a page.
+    /// Adds the counters to a page.
     pub(super) fn write(&self, page: &mut Page) {
         let requests = self.requests.lock().clone();
         let help = "Time from a request's head to its answer";
@@ -70,8 +70,8 @@ impl Metrics {
     }
 }
 
-impl Watch<'_> {
-    /// The request was answered.
+impl RequestTimer<'_> {
+    /// Records the answer.
     pub fn done(self, status: u16) {
         let seconds = self.since.elapsed().as_secs_f64();
         let bucket = BUCKETS_S.partition_point(|end| *end < seconds);
@@ -83,13 +83,13 @@ impl Watch<'_> {
     }
 }
 
-/// A connection that is counted.
-pub struct Open {
-    metrics: Arc<Metrics>,
+/// A counted connection.
+pub struct OpenConnection {
+    metrics: Arc<RequestMetrics>,
     protocol: &'static str,
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         let mut connections = self.metrics.connections.lock();
         if let Some(count) = connections.get_mut(self.protocol) {

@@ -1,16 +1,16 @@
 //! The native connection (docs/protocols/http.md): one WebSocket, pipelined and batched both ways.
 //!
 //! The frames are types of `wire-native`; `codec.rs` encodes and decodes them. `sends.rs` handles sends,
-//! `transactions.rs` transactions and `request.rs` all other frames. `link.rs` is the state that outlives a socket, and
-//! `socket.rs` serves one socket. This file accepts connections and lists them.
+//! `transactions.rs` transactions and `request.rs` all other frames. `connection.rs` is the state that outlives a socket,
+//! and `socket.rs` serves one socket. This file accepts connections and lists them.
 //!
-//! Bounds: the size of a message (the socket ends), requests without an answer (nothing more is read), sends without
-//! an answer (they wait or are refused, and what stands behind them is read), bytes on their way out (deliveries stop,
-//! because the engine gets credit only for what was written), silence (pings, then the connection is lost). A lost
-//! connection keeps its leases for `reconnect_grace`; `resume` takes it up again.
+//! Bounds: size of a message (the socket is closed), pending requests (nothing more is read), pending sends (they wait
+//! or are refused, and the frames after them are read), unwritten bytes (deliveries stop, because the engine gets credit
+//! only for written messages), silence (pings, then the connection is lost). A lost connection keeps its leases for
+//! `reconnect_grace`, and can be resumed.
 
 mod codec;
-mod link;
+mod connection;
 mod request;
 mod sends;
 mod socket;
@@ -26,10 +26,10 @@ use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::http::{Extensions, HeaderMap, header};
 use axum::response::Response;
-use malote_http::KeptConnection;
+use malote_http::ConnectionSlot;
 use malote_model::Principal;
 use parking_lot::Mutex;
-use socket::Session;
+use socket::ResumableConnection;
 use subtle::ConstantTimeEq;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -44,7 +44,7 @@ pub use malote_wire_native::frame::Encoding;
 const JSON: &str = "malote.v1.json";
 const MESSAGE_PACK: &str = "malote.v1.msgpack";
 
-/// What a socket reads and writes at a time.
+/// Size of the buffers of a socket.
 const BUFFER_BYTES: usize = 8 << 10;
 
 /// Opens a native connection.
@@ -60,7 +60,7 @@ pub async fn connect(
     })?;
     let upgrade = upgrade
         .protocols([JSON, MESSAGE_PACK])
-        // Small: thousands of idle connections must cost little, and large messages grow them.
+        // Small, because thousands of connections can be idle. Large messages grow the buffers.
         .read_buffer_size(BUFFER_BYTES)
         .write_buffer_size(BUFFER_BYTES)
         .max_message_size(api.limits.frame_bytes_max)
@@ -68,10 +68,10 @@ pub async fn connect(
     let encoding = match upgrade.selected_protocol().and_then(|chosen| chosen.to_str().ok()) {
         Some(MESSAGE_PACK) => Encoding::MessagePack,
         Some(_) => Encoding::Json,
-        // A client that names none is a person with a tool: JSON can be read.
+        // A client without a sub-protocol is usually a person with a tool, who can read JSON.
         None if !headers.contains_key(header::SEC_WEBSOCKET_PROTOCOL) => Encoding::Json,
         None => {
-            let why = format!("none of the sub-protocols is known: offer {JSON} or {MESSAGE_PACK}");
+            let why = format!("no known sub-protocol: offer {JSON} or {MESSAGE_PACK}");
             return Err(Problem::new(Code::BadHeader, why));
         }
     };
@@ -82,70 +82,70 @@ pub async fn connect(
         return Err(Problem::new(Code::Busy, "too many native connections are open"));
     }
     let address = address_of(&extensions);
-    // It is counted as a connection for as long as it lasts.
-    let kept = extensions.get::<KeptConnection>().cloned();
+    // Keeps the connection counted until it ends.
+    let slot = extensions.get::<ConnectionSlot>().cloned();
     let task = api.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {
         socket::run(api, (caller, address), encoding, socket).await;
-        drop((task, kept));
+        drop((task, slot));
     }))
 }
 
-/// Every native connection, with a socket or waiting for one.
+/// All native connections, including those that wait to be resumed.
 #[derive(Default)]
 pub(crate) struct Connections {
     next: AtomicU64,
-    all: Mutex<HashMap<u64, Entry>>,
+    all: Mutex<HashMap<u64, ConnectionEntry>>,
 }
 
-struct Entry {
+struct ConnectionEntry {
     secret: String,
     caller: Principal,
     encoding: Encoding,
-    /// Present while the connection has no socket.
-    parked: Option<Session>,
-    /// Tells the task of the socket to let go.
-    kick: CancellationToken,
-    /// Tells whoever waits that it has.
-    let_go: Arc<Notify>,
+    /// The connection, while it has no socket.
+    parked: Option<ResumableConnection>,
+    /// Tells the task of the socket to detach, because another socket takes over.
+    taken_over: CancellationToken,
+    /// Notified when the socket is detached.
+    detached: Arc<Notify>,
 }
 
-/// How long a half-dead socket may take to let go of a connection that is resumed.
-const KICK_PATIENCE: Duration = Duration::from_secs(1);
+/// Time limit for the old socket to detach when the connection is resumed.
+const TAKE_OVER_TIME_MAX: Duration = Duration::from_secs(1);
 
 impl Connections {
-    /// A number and a secret for a new connection, and the signal that ends its socket.
+    /// Registers a new connection. Returns its id, its secret and the take-over signal.
     fn register(&self, caller: &Principal, encoding: Encoding) -> (u64, String, CancellationToken) {
         let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
-        // A secret is not part of any run that a seed replays.
+        // A secret must not depend on the seed of a simulation.
         #[allow(clippy::disallowed_methods)]
         let secret = uuid::Uuid::new_v4().simple().to_string();
-        let kick = CancellationToken::new();
-        let entry = Entry {
+        let taken_over = CancellationToken::new();
+        let entry = ConnectionEntry {
             secret: secret.clone(),
             caller: caller.clone(),
             encoding,
             parked: None,
-            kick: kick.clone(),
-            let_go: Arc::default(),
+            taken_over: taken_over.clone(),
+            detached: Arc::default(),
         };
         self.all.lock().insert(id, entry);
-        (id, secret, kick)
+        (id, secret, taken_over)
     }
 
-    /// The socket is gone: the connection waits to be resumed.
-    fn park(&self, id: u64, session: Session) {
+    /// Stores a connection without a socket until it is resumed.
+    fn park(&self, id: u64, session: ResumableConnection) {
         if let Some(entry) = self.all.lock().get_mut(&id) {
             entry.parked = Some(session);
-            entry.let_go.notify_one();
+            entry.detached.notify_one();
         }
     }
 
-    /// Nobody came: the connection is over, unless it has a socket again.
-    fn give_up(&self, id: u64, kick: &CancellationToken) -> Option<Session> {
+    /// Removes a connection that was not resumed in time.
+    fn give_up(&self, id: u64, taken_over: &CancellationToken) -> Option<ResumableConnection> {
         let mut all = self.all.lock();
-        // Whoever takes a connection up signals the one before: then it is not ours to end.
-        if kick.is_cancelled() {
+        // If another socket took the connection over, it must not be removed.
+        if taken_over.is_cancelled() {
             return None;
         }
         all.remove(&id).and_then(|entry| entry.parked)
@@ -155,22 +155,21 @@ impl Connections {
         self.all.lock().remove(&id);
     }
 
-    /// Takes a connection up again, from its old socket if need be.
+    /// Takes a connection over, from its old socket if needed.
     async fn claim(
         &self,
         id: u64,
         secret: &str,
         caller: &Principal,
         encoding: Encoding,
-    ) -> Result<(Session, CancellationToken), Problem> {
+    ) -> Result<(ResumableConnection, CancellationToken), Problem> {
         let refused = |why: &str| Problem::new(Code::ResumeRefused, why);
-        let deadline = tokio::time::Instant::now() + KICK_PATIENCE;
+        let deadline = tokio::time::Instant::now() + TAKE_OVER_TIME_MAX;
         loop {
-            let let_go = {
+            let detached = {
                 let mut all = self.all.lock();
-                let unknown = || {
-                    refused("there is no such connection, or it is over, or the secret is wrong")
-                };
+                let unknown =
+                    || refused("the connection does not exist, has ended, or the secret is wrong");
                 let entry = all.get_mut(&id).ok_or_else(unknown)?;
                 if !bool::from(entry.secret.as_bytes().ct_eq(secret.as_bytes()))
                     || entry.caller != *caller
@@ -179,19 +178,19 @@ impl Connections {
                 }
                 if entry.encoding != encoding {
                     return Err(refused(
-                        "it speaks the other sub-protocol: resume it with the same",
+                        "the connection uses the other sub-protocol: resume it with the same one",
                     ));
                 }
-                entry.kick.cancel();
+                entry.taken_over.cancel();
                 if let Some(session) = entry.parked.take() {
-                    entry.kick = CancellationToken::new();
-                    entry.let_go = Arc::default();
-                    return Ok((session, entry.kick.clone()));
+                    entry.taken_over = CancellationToken::new();
+                    entry.detached = Arc::default();
+                    return Ok((session, entry.taken_over.clone()));
                 }
-                entry.let_go.clone()
+                entry.detached.clone()
             };
-            if tokio::time::timeout_at(deadline, let_go.notified()).await.is_err() {
-                return Err(refused("its old socket does not let go of it"));
+            if tokio::time::timeout_at(deadline, detached.notified()).await.is_err() {
+                return Err(refused("its old socket did not close in time"));
             }
         }
     }

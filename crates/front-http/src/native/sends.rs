@@ -1,8 +1,8 @@
-//! Sends of one connection: in the order in which they came, and never in the way of what stands behind them.
+//! Sends of one connection, in order. They do not block the frames after them.
 //!
-//! A send may have to wait: for those before it, for room among all that is being sent, for the disk. Settlements
-//! must be read meanwhile, so what waits is bounded in number and bytes. At the bound the reader waits for a place
-//! while sends go on, which is how a client is slowed down; while they do not, the next send is refused as busy.
+//! A send may wait for earlier sends, for the admission of the engine and for the disk. Settlements after it must still
+//! be read, so pending sends are bounded in number and bytes. At the bound, the reader waits as long as sends make
+//! progress, which slows the client down. If they are stalled, the next send is refused as busy.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,96 +14,105 @@ use malote_wire_native::frame::SendFrame;
 use malote_wire_native::message::SentBatch;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-use super::link::Link;
+use super::connection::NativeConnection;
 use crate::convert;
-use crate::extract::Share;
+use crate::extract::BodyShare;
 use crate::ops::send::{addressed, prepare_all, publish};
 use crate::problem::{Code, Problem};
 
-/// Messages of several send frames that are committed together.
+/// Messages of send frames that are committed together.
 const TOGETHER_MAX: usize = 1024;
-/// Bytes of them, about.
+/// Approximate bytes of them.
 const TOGETHER_BYTES: usize = 4 << 20;
-/// Sends are held up when the one at their head has no answer after so long: many commits of a disk that works.
-const HELD_UP_AFTER: Duration = Duration::from_millis(100);
+/// Sends are stalled if the first has no answer after this time, which is many commits of a working disk.
+const STALLED_AFTER: Duration = Duration::from_millis(100);
 
-/// The way to the lane, as the reader of a socket has it.
-pub(super) struct Sends {
-    frames: mpsc::Sender<(SendFrame, Place)>,
-    places: Arc<Semaphore>,
+/// Queues sends of a socket for the lane.
+pub(super) struct SendQueue {
+    frames: mpsc::Sender<(SendFrame, SendSlot)>,
+    slots: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
     bytes_max: usize,
-    held_up: watch::Receiver<bool>,
+    stalled: watch::Receiver<bool>,
 }
 
-/// Held by a send until it is answered.
-struct Place {
-    _place: OwnedSemaphorePermit,
+/// The permits of a pending send.
+struct SendSlot {
+    _slot: OwnedSemaphorePermit,
     _bytes: Arc<MessageBytes>,
 }
 
-/// Held by all sends of one WebSocket message: its share of the connection's bytes, and of those of all callers.
+/// The bytes of a WebSocket message, counted for the connection and for all callers until its sends are answered.
 struct MessageBytes {
     _own: OwnedSemaphorePermit,
-    _share: Share,
+    _share: BodyShare,
 }
 
-/// What the sends of one WebSocket message have in common.
-pub(super) struct Arrived {
+/// The size of a WebSocket message, which its sends share.
+pub(super) struct IncomingBytes {
     bytes: usize,
     held: Option<Arc<MessageBytes>>,
 }
 
-impl Arrived {
+impl IncomingBytes {
     pub fn new(bytes: usize) -> Self {
         Self { bytes, held: None }
     }
 }
 
-impl Sends {
-    /// The way in, and the lane's work.
-    pub fn new(link: &Arc<Link>) -> (Self, impl Future<Output = ()> + use<>) {
-        let limits = &link.api.limits;
-        let places_max = limits.sends_max.max(1);
+impl SendQueue {
+    /// Returns the queue and the task of the lane.
+    pub fn new(conn: &Arc<NativeConnection>) -> (Self, impl Future<Output = ()> + use<>) {
+        let limits = &conn.api.limits;
+        let slots_max = limits.sends_max.max(1);
         let bytes_max = limits.send_bytes_max.clamp(1, u32::MAX as usize);
-        // Frames in the lane hold places: it is as long as there are places.
-        let (frames, waiting) = mpsc::channel(places_max);
-        let (tell_held_up, held_up) = watch::channel(false);
+        // Each frame in the channel has a slot, so it has the same capacity.
+        let (frames, waiting) = mpsc::channel(slots_max);
+        let (set_stalled, stalled) = watch::channel(false);
         let sends = Self {
             frames,
-            places: Arc::new(Semaphore::new(places_max)),
+            slots: Arc::new(Semaphore::new(slots_max)),
             bytes: Arc::new(Semaphore::new(bytes_max)),
             bytes_max,
-            held_up,
+            stalled,
         };
-        (sends, lane(link.clone(), waiting, tell_held_up))
+        (sends, lane(conn.clone(), waiting, set_stalled))
     }
 
-    /// Puts a send behind the others, or tells why it cannot wait there.
-    pub async fn put(&mut self, frame: SendFrame, arrived: &mut Arrived, link: &Link) {
+    /// Queues a send, or answers why it was refused.
+    pub async fn put(
+        &mut self,
+        frame: SendFrame,
+        arrived: &mut IncomingBytes,
+        conn: &NativeConnection,
+    ) {
         let id = frame.id;
-        match self.place(arrived, link).await {
-            // Nobody takes it any more: the connection is over.
-            Ok(place) => drop(self.frames.send((frame, place)).await),
-            Err(problem) => link.reply::<SentBatch>(Some(id), Err(problem)).await,
+        match self.slot(arrived, conn).await {
+            // An error means that the connection has ended.
+            Ok(slot) => drop(self.frames.send((frame, slot)).await),
+            Err(problem) => conn.reply::<SentBatch>(Some(id), Err(problem)).await,
         }
     }
 
-    async fn place(&mut self, arrived: &mut Arrived, link: &Link) -> Result<Place, Problem> {
+    async fn slot(
+        &mut self,
+        arrived: &mut IncomingBytes,
+        conn: &NativeConnection,
+    ) -> Result<SendSlot, Problem> {
         let bytes = match &arrived.held {
             Some(bytes) => bytes.clone(),
             None => {
                 let permits = arrived.bytes.clamp(1, self.bytes_max) as u32;
                 let own = self.wait(self.bytes.clone(), permits).await?;
-                let share = link.api.share_of_messages(link.address, arrived.bytes)?;
+                let share = conn.api.share_of_messages(conn.address, arrived.bytes)?;
                 arrived.held.insert(Arc::new(MessageBytes { _own: own, _share: share })).clone()
             }
         };
-        let place = self.wait(self.places.clone(), 1).await?;
-        Ok(Place { _place: place, _bytes: bytes })
+        let slot = self.wait(self.slots.clone(), 1).await?;
+        Ok(SendSlot { _slot: slot, _bytes: bytes })
     }
 
-    /// Waits while sends go on; refuses while they are held up.
+    /// Waits for permits while sends make progress. Refuses if they are stalled.
     async fn wait(
         &mut self,
         of: Arc<Semaphore>,
@@ -112,56 +121,63 @@ impl Sends {
         tokio::select! {
             biased;
             Ok(permit) = of.acquire_many_owned(permits) => Ok(permit),
-            _ = self.held_up.wait_for(|held_up| *held_up) => {
-                let why = "publishing is held up, and as many sends wait on this connection as may";
+            _ = self.stalled.wait_for(|stalled| *stalled) => {
+                let why = "publishing is stalled, and this connection has the maximum number of pending sends";
                 Err(Problem::new(Code::Busy, why))
             }
         }
     }
 }
 
-/// A send frame that is ready for the engine.
-struct Ready {
+/// A checked send frame.
+struct PreparedSend {
     id: u64,
     messages: Vec<(Address, Message)>,
-    place: Place,
+    slot: SendSlot,
 }
 
-/// Sends in the order in which they came.
+/// Sends frames in order.
 ///
-/// One command is under way at a time, because nothing orders two of them; what comes meanwhile is committed
-/// together. If that is refused, each half is tried by itself, so that a frame fails only for its own reason.
+/// Only one command is in flight, because two commands have no order. Frames that arrive meanwhile are committed
+/// together. If that is refused, each half is tried separately, so that a frame fails only for its own reason.
 async fn lane(
-    link: Arc<Link>,
-    mut frames: mpsc::Receiver<(SendFrame, Place)>,
-    held_up: watch::Sender<bool>,
+    conn: Arc<NativeConnection>,
+    mut frames: mpsc::Receiver<(SendFrame, SendSlot)>,
+    stalled: watch::Sender<bool>,
 ) {
     while let Some(first) = frames.recv().await {
         let mut together = Vec::new();
         let mut room = (TOGETHER_MAX, TOGETHER_BYTES);
         let mut next = Some(first);
-        while let Some((frame, place)) = next {
+        while let Some((frame, slot)) = next {
             let id = frame.id;
-            match prepare(&link, frame).await {
+            match prepare(&conn, frame).await {
                 Ok(messages) => {
                     let bytes: usize = messages.iter().map(|(_, m)| m.body.bytes.len()).sum();
                     room = (room.0.saturating_sub(messages.len()), room.1.saturating_sub(bytes));
-                    together.push(Ready { id, messages, place });
+                    together.push(PreparedSend { id, messages, slot });
                 }
-                Err(problem) => link.reply::<SentBatch>(Some(id), Err(problem)).await,
+                Err(problem) => conn.reply::<SentBatch>(Some(id), Err(problem)).await,
             }
             next = if room.0 > 0 && room.1 > 0 { frames.try_recv().ok() } else { None };
         }
-        commit(&link, together, &held_up).await;
+        commit(&conn, together, &stalled).await;
     }
 }
 
-async fn prepare(link: &Link, frame: SendFrame) -> Result<Vec<(Address, Message)>, Problem> {
-    prepare_all(&link.api, &link.caller, addressed(frame.messages)?).await
+async fn prepare(
+    conn: &NativeConnection,
+    frame: SendFrame,
+) -> Result<Vec<(Address, Message)>, Problem> {
+    prepare_all(&conn.api, &conn.caller, addressed(frame.messages)?).await
 }
 
-/// Commits frames in order: together, or in ever smaller parts.
-async fn commit(link: &Link, together: Vec<Ready>, held_up: &watch::Sender<bool>) {
+/// Commits frames in order, together or in smaller parts.
+async fn commit(
+    conn: &NativeConnection,
+    together: Vec<PreparedSend>,
+    stalled: &watch::Sender<bool>,
+) {
     let mut parts = vec![together];
     while let Some(mut part) = parts.pop() {
         let messages: Vec<_> = match &mut part[..] {
@@ -169,18 +185,18 @@ async fn commit(link: &Link, together: Vec<Ready>, held_up: &watch::Sender<bool>
             [only] => std::mem::take(&mut only.messages),
             many => many.iter().flat_map(|ready| ready.messages.iter().cloned()).collect(),
         };
-        match send(link, messages, held_up).await {
+        match send(conn, messages, stalled).await {
             Ok(sent) => {
                 let mut sent = sent.into_iter();
                 let alone = part.len() == 1;
-                for Ready { id, messages, place } in part {
+                for PreparedSend { id, messages, slot } in part {
                     let count = if alone { usize::MAX } else { messages.len() };
                     let own = convert::sent_batch(sent.by_ref().take(count).collect());
-                    link.reply(Some(id), Ok(own)).await;
-                    drop(place);
+                    conn.reply(Some(id), Ok(own)).await;
+                    drop(slot);
                 }
             }
-            // Smaller parts would only wait for the same room once more.
+            // Smaller parts would be refused for the same reason.
             Err(EngineError::Refused(refusal)) if part.len() > 1 && refusal != Refusal::Busy => {
                 let second = part.split_off(part.len() / 2);
                 parts.push(second);
@@ -188,28 +204,28 @@ async fn commit(link: &Link, together: Vec<Ready>, held_up: &watch::Sender<bool>
             }
             Err(error) => {
                 let problem = Problem::from(error);
-                for Ready { id, place, .. } in part {
-                    link.reply::<SentBatch>(Some(id), Err(problem.clone())).await;
-                    drop(place);
+                for PreparedSend { id, slot, .. } in part {
+                    conn.reply::<SentBatch>(Some(id), Err(problem.clone())).await;
+                    drop(slot);
                 }
             }
         }
     }
 }
 
-/// Sends, and lets the reader know when that takes too long to be waited for.
+/// Sends, and signals the reader when sends are stalled.
 async fn send(
-    link: &Link,
+    conn: &NativeConnection,
     messages: Vec<(Address, Message)>,
-    held_up: &watch::Sender<bool>,
+    stalled: &watch::Sender<bool>,
 ) -> Result<Vec<Sent>, EngineError> {
-    let mut sending = pin!(publish(&link.api, messages));
-    if let Ok(answered) = tokio::time::timeout(HELD_UP_AFTER, &mut sending).await {
-        held_up.send_replace(false);
+    let mut sending = pin!(publish(&conn.api, messages));
+    if let Ok(answered) = tokio::time::timeout(STALLED_AFTER, &mut sending).await {
+        stalled.send_replace(false);
         return answered;
     }
-    held_up.send_replace(true);
+    stalled.send_replace(true);
     let answered = sending.await;
-    held_up.send_replace(answered == Err(EngineError::Refused(Refusal::Busy)));
+    stalled.send_replace(answered == Err(EngineError::Refused(Refusal::Busy)));
     answered
 }

@@ -1,4 +1,4 @@
-//! One socket from welcome to its end, and the session that may get another one.
+//! Serves one socket, and the connection that can be resumed on another socket.
 
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -21,52 +21,52 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::codec::{decode_frame, encode, join};
-use super::link::{Link, Outgoing};
+use super::connection::{NativeConnection, Outgoing};
 use super::request::{Permit, consumer_lane, handle, known};
-use super::sends::{Arrived, Sends};
+use super::sends::{IncomingBytes, SendQueue};
 use super::transactions::{self, Staged, Staging, has_content, is_staged, without_content};
 use crate::Api;
 use crate::problem::Problem;
 
-/// How long a caller that is sent away may take to hear why.
-const FAREWELL: Duration = Duration::from_secs(1);
-/// Frames written as one message at most.
+/// Time limit for the close frame with the reason.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(1);
+/// Largest number of frames in one message.
 const JOIN_MAX: usize = 64;
 
-/// A native connection and all that works for it. Dropped, its leases come back as lost.
-pub(super) struct Session {
+/// A native connection and its tasks. Dropping it returns its leases as lost.
+pub(super) struct ResumableConnection {
     id: u64,
-    link: Arc<Link>,
+    conn: Arc<NativeConnection>,
     outgoing: mpsc::Receiver<Outgoing>,
-    /// Taken from `outgoing` and not written: the socket broke.
+    /// Frames that could not be written because the socket failed.
     unwritten: Vec<Outgoing>,
     requests: Arc<Semaphore>,
-    sends: Sends,
+    sends: SendQueue,
     consumers: mpsc::Sender<(ClientFrame, Permit)>,
     transactions: mpsc::Sender<Staged>,
     staging: Staging,
     tasks: JoinSet<()>,
-    /// Something was asked already: it is too late to resume another connection.
+    /// Whether a request arrived. Afterwards, no other connection can be resumed.
     used: bool,
 }
 
-impl Session {
+impl ResumableConnection {
     fn new(api: &Api, id: u64, caller: (Principal, IpAddr), encoding: Encoding) -> Self {
-        let (link, outgoing, outbox) = Link::new(api.clone(), caller, encoding);
-        // Frames in the lane hold permits: it is as long as there are permits.
+        let (conn, outgoing, outbox) = NativeConnection::new(api.clone(), caller, encoding);
+        // Each frame in a lane has a permit, so the channels have the same capacity.
         let requests_max = api.limits.requests_max.max(1);
-        let (sends, send_lane) = Sends::new(&link);
+        let (sends, send_lane) = SendQueue::new(&conn);
         let (consumers, consumer_frames) = mpsc::channel(requests_max);
         let (transactions, staged_frames) = mpsc::channel(requests_max);
-        let staging = Staging::new(&link);
+        let staging = Staging::new(&conn);
         let mut tasks = JoinSet::new();
-        tasks.spawn(link.clone().pump(outbox));
+        tasks.spawn(conn.clone().pump(outbox));
         tasks.spawn(send_lane);
-        tasks.spawn(consumer_lane(link.clone(), consumer_frames));
-        tasks.spawn(transactions::lane(link.clone(), staged_frames));
+        tasks.spawn(consumer_lane(conn.clone(), consumer_frames));
+        tasks.spawn(transactions::lane(conn.clone(), staged_frames));
         Self {
             id,
-            link,
+            conn,
             outgoing,
             unwritten: Vec::new(),
             requests: Arc::new(Semaphore::new(requests_max)),
@@ -79,25 +79,25 @@ impl Session {
         }
     }
 
-    /// An orderly end: what is out comes back uncounted.
+    /// Closes the connection. Its leases are released without counting a delivery.
     async fn close(self) {
-        let Self { link, mut tasks, outgoing, .. } = self;
+        let Self { conn, mut tasks, outgoing, .. } = self;
         drop(outgoing);
         tasks.shutdown().await;
-        if let Some(link) = Arc::into_inner(link) {
-            link.connection.close().await;
+        if let Some(conn) = Arc::into_inner(conn) {
+            conn.connection.close().await;
         }
     }
 }
 
-/// Why a socket is done.
+/// Why a socket ended.
 enum End {
     /// Closed by the client, or by us at shutdown.
     Clean,
     /// Broken or silent.
     Lost,
     /// The connection has a new socket.
-    Kicked,
+    TakenOver,
     /// The caller's credential is no longer valid.
     Refused,
     /// The client wants another connection back.
@@ -113,31 +113,31 @@ pub(super) async fn run(
 ) {
     let _open = api.metrics.connection("native");
     api.access.audit().signed_in(&caller, address, AuditProtocol::Native);
-    let (id, secret, mut kick) = api.native.register(&caller, encoding);
-    let mut session = Session::new(&api, id, (caller.clone(), address), encoding);
+    let (id, secret, mut taken_over) = api.native.register(&caller, encoding);
+    let mut session = ResumableConnection::new(&api, id, (caller.clone(), address), encoding);
     if send_now(&mut socket, &welcome(&api, id, secret), encoding).await.is_err() {
         api.native.remove(id);
         return;
     }
     loop {
-        match serve(&api, &mut session, &mut socket, &kick).await {
+        match serve(&api, &mut session, &mut socket, &taken_over).await {
             End::Clean | End::Refused => {
                 api.native.remove(session.id);
                 session.close().await;
                 return;
             }
-            End::Lost | End::Kicked => break,
+            End::Lost | End::TakenOver => break,
             End::Resume(frame) => {
                 let wanted = frame.id;
                 match resume(&api, &caller, encoding, frame).await {
                     Ok((resumed, signal)) => {
                         let fresh = std::mem::replace(&mut session, resumed);
-                        kick = signal;
+                        taken_over = signal;
                         api.native.remove(fresh.id);
                         fresh.close().await;
                         let ok = Resumed {
                             connection: session.id,
-                            consumers: session.link.consumers.lock().names(),
+                            consumers: session.conn.consumers.lock().names(),
                         };
                         let reply = reply(Some(wanted), Ok(ok));
                         if send_now(&mut socket, &reply, encoding).await.is_err() {
@@ -164,15 +164,15 @@ pub(super) async fn run(
     let id = session.id;
     api.native.park(id, session);
     drop(socket);
-    if kick.is_cancelled() {
+    if taken_over.is_cancelled() {
         return;
     }
     tokio::select! {
         () = tokio::time::sleep(api.limits.reconnect_grace) => {}
-        () = kick.cancelled() => return,
+        () = taken_over.cancelled() => return,
         () = api.shutdown.cancelled() => {}
     }
-    if let Some(session) = api.native.give_up(id, &kick) {
+    if let Some(session) = api.native.give_up(id, &taken_over) {
         tracing::debug!(conn = id, front = "native", "connection lost and not resumed");
         if api.shutdown.is_cancelled() {
             session.close().await;
@@ -180,7 +180,7 @@ pub(super) async fn run(
     }
 }
 
-/// What a resumed connection is.
+/// The answer to a resume frame.
 #[derive(Serialize)]
 struct Resumed {
     connection: u64,
@@ -192,14 +192,14 @@ async fn resume(
     caller: &Principal,
     encoding: Encoding,
     frame: ResumeFrame,
-) -> Result<(Session, CancellationToken), Problem> {
+) -> Result<(ResumableConnection, CancellationToken), Problem> {
     let leases = frame.leases.map(known).transpose()?;
-    let (session, kick) =
+    let (session, taken_over) =
         api.native.claim(frame.connection, &frame.secret, caller, encoding).await?;
     if let Some(leases) = leases {
-        session.link.keep_only(&leases).await?;
+        session.conn.release_unknown_leases(&leases).await?;
     }
-    Ok((session, kick))
+    Ok((session, taken_over))
 }
 
 fn welcome(api: &Api, connection: u64, secret: String) -> ServerFrame<()> {
@@ -234,15 +234,15 @@ fn reply<T>(id: Option<u64>, result: Result<T, Problem>) -> ServerFrame<T> {
 
 async fn send_now<T: Serialize>(
     socket: &mut WebSocket,
-    says: &ServerFrame<T>,
+    frame: &ServerFrame<T>,
     encoding: Encoding,
 ) -> Result<(), axum::Error> {
-    socket.send(message(encode(says, encoding), encoding)).await
+    socket.send(message(encode(frame, encoding), encoding)).await
 }
 
 fn message(bytes: Vec<u8>, encoding: Encoding) -> Message {
     match encoding {
-        // serde_json writes UTF-8 and nothing else.
+        // serde_json writes UTF-8.
         Encoding::Json => match String::from_utf8(bytes) {
             Ok(text) => Message::Text(text.into()),
             Err(error) => Message::Binary(error.into_bytes().into()),
@@ -251,17 +251,17 @@ fn message(bytes: Vec<u8>, encoding: Encoding) -> Message {
     }
 }
 
-/// Reads and writes side by side until one of them is done: neither may wait for the other.
+/// Reads and writes concurrently until one of them ends. Neither waits for the other.
 async fn serve(
     api: &Api,
-    session: &mut Session,
+    session: &mut ResumableConnection,
     socket: &mut WebSocket,
-    kick: &CancellationToken,
+    taken_over: &CancellationToken,
 ) -> End {
-    let encoding = session.link.encoding;
+    let encoding = session.conn.encoding;
     let heard = Mutex::new(Instant::now());
-    let Session {
-        link,
+    let ResumableConnection {
+        conn,
         outgoing,
         unwritten,
         requests,
@@ -288,18 +288,18 @@ async fn serve(
             let frames = match decode_frame(&bytes, encoding) {
                 Ok(frames) => frames,
                 Err(problem) => {
-                    link.reply::<()>(None, Err(problem)).await;
+                    conn.reply::<()>(None, Err(problem)).await;
                     continue;
                 }
             };
-            let mut arrived = Arrived::new(bytes.len());
+            let mut arrived = IncomingBytes::new(bytes.len());
             let (size, mut staged_bytes) = (bytes.len(), None);
             drop(bytes);
             while tasks.try_join_next().is_some() {}
             for frame in frames {
                 let frame = match frame {
                     Ok(ClientFrame::Send(frame)) if frame.transaction.is_none() => {
-                        sends.put(frame, &mut arrived, link).await;
+                        sends.put(frame, &mut arrived, conn).await;
                         *used = true;
                         continue;
                     }
@@ -333,15 +333,15 @@ async fn serve(
                         drop(transactions.send(Staged { frame, permit, bytes }).await);
                     }
                     Ok(frame) => {
-                        // Handed to the engine before the next frame is looked at: a session must not be let go
-                        // before what was settled ahead of it. The answer may take its time.
-                        let mut request = Box::pin(handle(link.clone(), frame, permit));
+                        // Queued at the engine before the next frame is read, so that a session is not released
+                        // before earlier settlements. The answer can come later.
+                        let mut request = Box::pin(handle(conn.clone(), frame, permit));
                         let begun = poll_fn(|cx| Poll::Ready(request.as_mut().poll(cx))).await;
                         if begun.is_pending() {
                             tasks.spawn(request);
                         }
                     }
-                    Err(rejected) => link.reply::<()>(rejected.id, Err(rejected.problem)).await,
+                    Err(rejected) => conn.reply::<()>(rejected.id, Err(rejected.problem)).await,
                 }
                 *used = true;
             }
@@ -376,7 +376,7 @@ async fn serve(
                     }
                 }
             }
-            // Kept until it is written, so that a new socket gets it.
+            // Stored until it is written, so that a new socket can send it.
             let frames = unwritten.iter().map(|frame| frame.bytes.clone()).collect();
             if sink.send(message(join(frames, encoding), encoding)).await.is_err() {
                 return End::Lost;
@@ -385,11 +385,11 @@ async fn serve(
         }
     };
 
-    // From the start: something may have changed since the caller was known, or while there was no socket.
+    // Checked at the start, because permissions may have changed since the authentication or without a socket.
     let watch = async {
         loop {
             let seen = api.access.version();
-            if !link.check_again().await {
+            if !conn.recheck_permissions().await {
                 return End::Refused;
             }
             api.access.changed(seen).await;
@@ -400,12 +400,12 @@ async fn serve(
         end = read => end,
         end = write => end,
         end = watch => end,
-        () = kick.cancelled() => End::Kicked,
+        () = taken_over.cancelled() => End::TakenOver,
     };
     if let End::Refused = end {
         let reason = "the credentials of this connection are no longer valid".into();
         let close = Message::Close(Some(CloseFrame { code: close_code::POLICY, reason }));
-        let _ = tokio::time::timeout(FAREWELL, sink.send(close)).await;
+        let _ = tokio::time::timeout(CLOSE_TIME_MAX, sink.send(close)).await;
     }
     end
 }

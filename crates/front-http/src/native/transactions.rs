@@ -1,8 +1,8 @@
-//! Transactions of one connection: begun, filled frame by frame, then committed or given up.
+//! Transactions of one connection: begin, stage, commit or roll back.
 //!
-//! Frames of transactions have a lane of their own and are looked at in the order in which they came, so that a client
-//! may send begin, all of the work and commit without waiting. What is staged is bounded in number, bytes and time, and
-//! goes with the connection. A frame that fails spoils its transaction: a commit that follows is refused.
+//! Frames of transactions are handled in order in their own lane, so that a client can send begin, the operations and
+//! commit without waiting. Staged operations are bounded in number, bytes and time, and are dropped with the
+//! connection. After a failed frame, the commit of its transaction is refused.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -19,54 +19,56 @@ use malote_wire_native::frame::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::link::Link;
+use super::connection::NativeConnection;
 use super::request::Permit;
 use crate::ops::transactions::{commit, stage_send, stage_settle, stage_state};
 use crate::problem::{Code, Problem};
 
-/// How often transactions whose time is over are looked for.
+/// Interval of the search for expired transactions.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 
-/// A frame of a transaction, and what it holds until the transaction is over.
+/// A frame of a transaction, with its permits.
 pub(super) struct Staged {
     pub frame: ClientFrame,
     pub permit: Permit,
-    /// What it brings has no room, and is not here: its transaction is spoilt.
+    /// An error if there was no room for the content. Then the frame has no content, and the transaction fails.
     pub bytes: Result<Option<Arc<StagedBytes>>, Problem>,
 }
 
-/// Held by all frames of transactions of one WebSocket message: its share of the connection's bytes and of all.
+/// The bytes of a WebSocket message, counted for the connection and for all connections until its transactions end.
 pub(super) struct StagedBytes {
     _own: OwnedSemaphorePermit,
     _all: OwnedSemaphorePermit,
 }
 
-/// What one connection may stage.
+/// The budget of a connection for staged bytes.
 pub(super) struct Staging {
     own: Arc<Semaphore>,
     all: Arc<Semaphore>,
 }
 
 impl Staging {
-    pub fn new(link: &Link) -> Self {
-        let own = Arc::new(Semaphore::new(link.api.limits.staged_bytes_max));
-        Self { own, all: link.api.staged.clone() }
+    pub fn new(conn: &NativeConnection) -> Self {
+        let own = Arc::new(Semaphore::new(conn.api.limits.staged_bytes_max));
+        Self { own, all: conn.api.staged.clone() }
     }
 
-    /// A share for so many bytes, or word that there is none. Nobody waits for it: only the client's own commits can
-    /// make room, and they stand behind this frame.
+    /// Takes a share of the budget, or refuses. It does not wait: only commits of the client free bytes, and they come
+    /// after this frame.
     pub fn share(&self, bytes: usize) -> Result<Arc<StagedBytes>, Problem> {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
         let refused = |why: &str| Problem::new(Code::Busy, why);
         let own = self.own.clone().try_acquire_many_owned(permits);
-        let own = own.map_err(|_| refused("the transactions of this connection hold too much"))?;
+        let own =
+            own.map_err(|_| refused("the transactions of this connection use too much memory"))?;
         let all = self.all.clone().try_acquire_many_owned(permits);
-        let all = all.map_err(|_| refused("the transactions of all connections hold too much"))?;
+        let all =
+            all.map_err(|_| refused("the transactions of all connections use too much memory"))?;
         Ok(Arc::new(StagedBytes { _own: own, _all: all }))
     }
 }
 
-/// Whether a frame belongs to this lane.
+/// Whether a frame belongs to a transaction.
 pub(super) fn is_staged(frame: &ClientFrame) -> bool {
     match frame {
         ClientFrame::Begin(_) | ClientFrame::Commit(_) | ClientFrame::Rollback(_) => true,
@@ -82,7 +84,7 @@ pub(super) fn has_content(frame: &ClientFrame) -> bool {
     matches!(frame, ClientFrame::Send(_) | ClientFrame::Settle(_) | ClientFrame::SetState(_))
 }
 
-/// The frame without its content, where only its ids are needed.
+/// Removes the content of a frame and keeps its ids.
 pub(super) fn without_content(mut frame: ClientFrame) -> ClientFrame {
     match &mut frame {
         ClientFrame::Send(frame) => frame.messages = Vec::new(),
@@ -95,61 +97,65 @@ pub(super) fn without_content(mut frame: ClientFrame) -> ClientFrame {
     frame
 }
 
-/// A transaction that has been begun.
-struct Open {
+/// A transaction in progress.
+struct OpenTransaction {
     transaction: Transaction,
     /// Why it can no longer be committed.
-    spoilt: Option<Problem>,
-    /// As the client wrote them.
+    failed: Option<Problem>,
+    /// Tokens of settled leases, as the client wrote them.
     leases: Vec<String>,
     held: Vec<Arc<StagedBytes>>,
-    /// What the caller must be allowed to do when it is committed.
+    /// Permissions that are checked again at the commit.
     needs: Vec<(Action, Address)>,
 }
 
-/// By the client's own numbers.
-type All = HashMap<u64, Open>;
+/// Transactions by the numbers of the client.
+type OpenTransactions = HashMap<u64, OpenTransaction>;
 
 type Committing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Transactions, frame by frame.
-pub(super) async fn lane(link: Arc<Link>, mut frames: mpsc::Receiver<Staged>) {
-    let mut all = All::new();
+/// Handles the frames of transactions in order.
+pub(super) async fn lane(conn: Arc<NativeConnection>, mut frames: mpsc::Receiver<Staged>) {
+    let mut all = OpenTransactions::new();
     let mut committing: FuturesUnordered<Committing> = FuturesUnordered::new();
     let mut sweep = tokio::time::interval(SWEEP_EVERY);
     loop {
         tokio::select! {
             staged = frames.recv() => match staged {
-                Some(staged) => committing.extend(handle(&link, &mut all, staged).await),
+                Some(staged) => committing.extend(handle(&conn, &mut all, staged).await),
                 None => return,
             },
             Some(()) = committing.next() => {}
-            // What it held is needed by others, even if nobody asks for it any more.
+            // Expired transactions must return their bytes, even if the client never mentions them again.
             _ = sweep.tick(), if !all.is_empty() => all.retain(|_, open| !open.transaction.is_over()),
         }
     }
 }
 
-/// One frame. A commit is handed back: others need not wait for its disk.
-async fn handle(link: &Arc<Link>, all: &mut All, staged: Staged) -> Option<Committing> {
+/// Handles one frame. Returns a commit as a future, so that other frames do not wait for the disk.
+async fn handle(
+    conn: &Arc<NativeConnection>,
+    all: &mut OpenTransactions,
+    staged: Staged,
+) -> Option<Committing> {
     let Staged { frame, permit, bytes } = staged;
     let (id, result) = match frame {
-        ClientFrame::Begin(BeginFrame { id, transaction }) => (id, begin(link, all, transaction)),
+        ClientFrame::Begin(BeginFrame { id, transaction }) => (id, begin(conn, all, transaction)),
         ClientFrame::Rollback(RollbackFrame { id, transaction }) => {
             (id, all.remove(&transaction).map(drop).ok_or_else(|| missing(transaction)))
         }
         ClientFrame::Commit(CommitFrame { id, transaction }) => match ready(all, transaction) {
-            Ok(open) => return Some(finish(link.clone(), id, open, permit)),
+            Ok(open) => return Some(finish(conn.clone(), id, open, permit)),
             Err(problem) => (id, Err(problem)),
         },
         ClientFrame::Send(SendFrame { id, messages, transaction }) => {
             match open(all, transaction, bytes) {
                 Ok(open) => {
                     let into = &mut open.transaction;
-                    let done = stage_send(&link.api, &link.caller, into, messages).await;
+                    let done = stage_send(&conn.api, &conn.caller, into, messages).await;
                     let done =
                         done.map(|to| to.into_iter().for_each(|to| open.need(Action::Send, to)));
-                    (id, open.spoil(done))
+                    (id, open.record_failure(done))
                 }
                 Err(problem) => (id, Err(problem)),
             }
@@ -159,9 +165,9 @@ async fn handle(link: &Arc<Link>, all: &mut All, staged: Staged) -> Option<Commi
                 Ok(open) => {
                     open.leases.extend(items.iter().flat_map(|item| item.leases.iter().cloned()));
                     let into = &mut open.transaction;
-                    let done = stage_settle(&link.api, &link.caller, into, &queue, items);
+                    let done = stage_settle(&conn.api, &conn.caller, into, &queue, items);
                     let done = done.map(|queue| open.need(Action::Receive, queue.into()));
-                    (id, open.spoil(done))
+                    (id, open.record_failure(done))
                 }
                 Err(problem) => (id, Err(problem)),
             }
@@ -170,100 +176,105 @@ async fn handle(link: &Arc<Link>, all: &mut All, staged: Staged) -> Option<Commi
             match open(all, transaction, bytes) {
                 Ok(open) => {
                     let into = &mut open.transaction;
-                    let done = stage_state(&link.api, &link.caller, into, &queue, change);
+                    let done = stage_state(&conn.api, &conn.caller, into, &queue, change);
                     let done = done.map(|queue| open.need(Action::Receive, queue.into()));
-                    (id, open.spoil(done))
+                    (id, open.record_failure(done))
                 }
                 Err(problem) => (id, Err(problem)),
             }
         }
-        // Not of this lane.
+        // Handled in other lanes.
         _ => return None,
     };
-    link.reply(Some(id), result.map(|()| EmptyReply {})).await;
+    conn.reply(Some(id), result.map(|()| EmptyReply {})).await;
     drop(permit);
     None
 }
 
-fn begin(link: &Link, all: &mut All, number: u64) -> Result<(), Problem> {
+fn begin(conn: &NativeConnection, all: &mut OpenTransactions, number: u64) -> Result<(), Problem> {
     all.retain(|_, open| !open.transaction.is_over());
     if all.contains_key(&number) {
-        let why = format!("transaction {number} has been begun already");
+        let why = format!("transaction {number} exists already");
         return Err(Problem::new(Code::TransactionExists, why));
     }
-    let max = link.api.limits.transactions_max;
+    let max = conn.api.limits.transactions_max;
     if all.len() >= max {
-        let why = format!("a connection has at most {max} transactions at once");
+        let why = format!("a connection has at most {max} open transactions");
         return Err(Problem::new(Code::TooMany, why));
     }
-    let transaction = link.api.engine.transaction();
+    let transaction = conn.api.engine.transaction();
     let (leases, held, needs) = (Vec::new(), Vec::new(), Vec::new());
-    all.insert(number, Open { transaction, spoilt: None, leases, held, needs });
+    all.insert(number, OpenTransaction { transaction, failed: None, leases, held, needs });
     Ok(())
 }
 
 fn missing(number: u64) -> Problem {
-    let why = format!("this connection has no transaction {number}, or its time was over");
+    let why = format!("this connection has no transaction {number}, or it has expired");
     Problem::new(Code::TransactionOver, why)
 }
 
-/// The transaction that a frame adds to. What it brings is held with it.
+/// The transaction of a frame. It keeps the bytes of the frame.
 fn open(
-    all: &mut All,
+    all: &mut OpenTransactions,
     number: Option<u64>,
     bytes: Result<Option<Arc<StagedBytes>>, Problem>,
-) -> Result<&mut Open, Problem> {
+) -> Result<&mut OpenTransaction, Problem> {
     let number = number.unwrap_or_default();
     let open = all.get_mut(&number).ok_or_else(|| missing(number))?;
     let bytes = bytes.inspect_err(|problem| {
-        open.spoilt.get_or_insert_with(|| problem.clone());
+        open.failed.get_or_insert_with(|| problem.clone());
     })?;
     open.held.extend(bytes);
     Ok(open)
 }
 
-/// The transaction that is to be committed: in any case it is over.
-fn ready(all: &mut All, number: u64) -> Result<Open, Problem> {
+/// Removes the transaction that is to be committed.
+fn ready(all: &mut OpenTransactions, number: u64) -> Result<OpenTransaction, Problem> {
     let open = all.remove(&number).ok_or_else(|| missing(number))?;
-    match open.spoilt {
+    match open.failed {
         None => Ok(open),
         Some(problem) => {
-            let why = format!("nothing of transaction {number} was done: {}", problem.detail());
+            let why = format!("nothing of transaction {number} was applied: {}", problem.detail());
             Err(Problem::new(problem.code(), why))
         }
     }
 }
 
-impl Open {
+impl OpenTransaction {
     fn need(&mut self, action: Action, on: Address) {
         if !self.needs.contains(&(action, on.clone())) {
             self.needs.push((action, on));
         }
     }
 
-    /// One part that fails is the end of all: half a transaction is none.
-    fn spoil(&mut self, done: Result<(), Problem>) -> Result<(), Problem> {
+    /// Marks the transaction as failed if one operation failed.
+    fn record_failure(&mut self, done: Result<(), Problem>) -> Result<(), Problem> {
         if let Err(problem) = &done {
-            self.spoilt.get_or_insert_with(|| problem.clone());
+            self.failed.get_or_insert_with(|| problem.clone());
         }
         done
     }
 }
 
-fn finish(link: Arc<Link>, id: u64, open: Open, permit: Permit) -> Committing {
+fn finish(
+    conn: Arc<NativeConnection>,
+    id: u64,
+    open: OpenTransaction,
+    permit: Permit,
+) -> Committing {
     Box::pin(async move {
-        let Open { transaction, leases, held, needs, .. } = open;
-        // What was allowed when it was staged may not be any more.
+        let OpenTransaction { transaction, leases, held, needs, .. } = open;
+        // Permissions may have changed since the operations were staged.
         let allowed =
-            needs.iter().try_for_each(|(action, on)| link.api.allow_at(&link.caller, *action, on));
+            needs.iter().try_for_each(|(action, on)| conn.api.allow_at(&conn.caller, *action, on));
         let result = match allowed {
-            Ok(()) => commit(&link.api, transaction).await,
+            Ok(()) => commit(&conn.api, transaction).await,
             Err(problem) => Err(problem),
         };
         if result.is_ok() {
-            link.leases.lock().settled(leases.iter());
+            conn.leases.lock().settled(leases.iter());
         }
-        link.reply(Some(id), result).await;
+        conn.reply(Some(id), result).await;
         drop((held, permit));
     })
 }

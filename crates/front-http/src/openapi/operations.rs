@@ -67,7 +67,7 @@ fn message_operation(name: &str) -> Option<Operation> {
         "send" => op("Send one message; the request body and its content-type are those of the message")
             .query(metadata(Some(CREATE)))
             .headers(metadata_headers())
-            .body(Body::Raw)
+            .body(Body::RawMessage)
             .sent::<SentMessage>(),
         "send_batch" => op("Send messages to one queue, all or none")
             .requires::<MessageBatch>()
@@ -137,7 +137,7 @@ fn session_operation(name: &str) -> Option<Operation> {
         "set_session_state" => {
             op("Set the state of a held session: the request body, at most 256 KiB")
                 .headers(token())
-                .body(Body::Raw)
+                .body(Body::RawMessage)
                 .done()
         }
         "clear_session_state" => op("Clear the state of a held session").headers(token()).done(),

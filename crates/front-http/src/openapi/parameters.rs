@@ -45,6 +45,7 @@ pub(super) fn rules_page() -> Vec<Parameter> {
             "string",
             "Only rules after `after_rule` of this queue: `next` of the previous page",
         ),
+        ("after_topic", "string", "Like `after_queue`, for rules that lead to a topic"),
         ("after_rule", "string", "Only rules after this one"),
         ("max", "integer", "Maximum number of rules, 1 to 1024 (default 100)"),
     ]

@@ -37,7 +37,7 @@ pub(super) fn describe(name: &str) -> Option<Operation> {
             op("Send one message to a topic; `copies` is the number of copies that its rules made")
                 .query(metadata(None))
                 .headers(metadata_headers())
-                .body(Body::Raw)
+                .body(Body::RawMessage)
                 .sent::<SentMessage>()
         }
         "send_batch_to_topic" => op("Send messages to one topic, all or none")
@@ -67,12 +67,17 @@ pub(super) fn describe(name: &str) -> Option<Operation> {
                 .takes::<RuleBody>()
                 .declared::<NamedRule>()
         }
+        "put_rule_to_topic" => {
+            op("Pass messages on to another topic by a rule; a different rule with the same name is refused with 409")
+                .takes::<RuleBody>()
+                .declared::<NamedRule>()
+        }
         "put_rule_of_subscription" => {
             op("Add a rule to a subscription; a different rule with the same name is refused with 409")
                 .takes::<RuleBody>()
                 .declared::<NamedRule>()
         }
-        "delete_rule" | "delete_rule_of_subscription" => op("Delete a rule").done(),
+        "delete_rule" | "delete_rule_to_topic" | "delete_rule_of_subscription" => op("Delete a rule").done(),
         "test_rule" => op("Test a filter and an action on a message; nothing is stored")
             .takes::<RuleTest>()
             .ok::<RuleTestResult>(),
@@ -85,7 +90,7 @@ pub(super) fn describe(name: &str) -> Option<Operation> {
         )
         .query(metadata(Some(TIMEOUT)))
         .headers(metadata_headers())
-        .body(Body::Raw)
+        .body(Body::RawMessage)
         .answers(200, "The reply", Body::json::<ReceivedMessage>()),
         _ => return None,
     })

@@ -1,4 +1,4 @@
-//! Small answers: the place of a key, what a scaler looks at, the disk, the version, what a problem means.
+//! Information about the server: partition of a key, scaling signals, disk, version, problems, OpenAPI.
 
 use axum::Json as Answer;
 use axum::extract::{RawPathParams, State};
@@ -12,26 +12,26 @@ use crate::extract::{Caller, Query, Queue};
 use crate::problem::{Code, Problem};
 use crate::{Api, convert};
 
-/// Where a key belongs on the queue's fixed list of sessions.
+/// The session of a key in a queue with a fixed list of sessions.
 pub async fn partition(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
     Query(query): Query<PartitionQuery>,
 ) -> Result<Answer<KeyPartition>, Problem> {
-    api.allow_look(&caller, &queue)?;
+    api.allow_view(&caller, &queue)?;
     let spec = api.engine.describe(queue.clone()).await?.spec;
     let (session, index, of) = place(&queue, &spec, &query.key)?;
     Ok(Answer(KeyPartition { session: session.as_str().to_owned(), index, of }))
 }
 
-/// What a scaler looks at.
+/// Signals for scaling workers.
 pub async fn scale(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
 ) -> Result<Answer<QueueScale>, Problem> {
-    api.allow_look(&caller, &queue)?;
+    api.allow_view(&caller, &queue)?;
     let facts = api.engine.describe(queue).await?;
     Ok(Answer(QueueScale {
         backlog: facts.ready + facts.locked,
@@ -40,7 +40,7 @@ pub async fn scale(
     }))
 }
 
-/// Who answers.
+/// The version of the server.
 pub async fn version() -> Answer<ServerVersion> {
     Answer(ServerVersion {
         name: "malote".into(),
@@ -49,16 +49,17 @@ pub async fn version() -> Answer<ServerVersion> {
     })
 }
 
-/// What is on the broker's disk.
+/// The disk use of the broker.
 pub async fn disk(State(api): State<Api>) -> Answer<DiskUsage> {
     Answer(convert::disk_usage(api.engine.disk()))
 }
 
-/// What a problem's `type` points at.
+/// The description of a problem, at the URL of its `type`.
 pub async fn problem(params: RawPathParams) -> Result<Answer<ProblemKind>, Problem> {
     let word = params.iter().next().map(|(_, word)| word).unwrap_or_default();
     let code = Code::ALL.iter().find(|code| code.as_str() == word);
-    let code = code.ok_or_else(|| Problem::new(Code::RouteNotFound, "there is no such problem"))?;
+    let code =
+        code.ok_or_else(|| Problem::new(Code::RouteNotFound, "the problem does not exist"))?;
     Ok(Answer(ProblemKind {
         code: code.as_str().into(),
         status: code.status(),
@@ -67,7 +68,7 @@ pub async fn problem(params: RawPathParams) -> Result<Answer<ProblemKind>, Probl
     }))
 }
 
-/// The description of this API.
+/// The OpenAPI document.
 pub async fn openapi() -> Answer<Value> {
     Answer(crate::openapi::document())
 }

@@ -13,7 +13,6 @@ use crate::limits::{PAGE_DEFAULT, PAGE_MAX};
 use crate::problem::{Code, Problem};
 use crate::requests::check_range;
 
-/// Which records.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordsQuery {
@@ -42,7 +41,7 @@ impl RecordsQuery {
     }
 }
 
-/// A page of the audit log. It names every queue and caller, so it is for those who may manage everything.
+/// A page of the audit log. It contains all queues and callers, so it needs the grant to manage everything.
 pub async fn records(
     State(api): State<Api>,
     Caller(caller): Caller,

@@ -1,4 +1,4 @@
-//! A backup, streamed while it is made.
+//! Streams a backup while it is created.
 
 use std::io;
 
@@ -15,16 +15,17 @@ use crate::Api;
 use crate::extract::Caller;
 use crate::problem::{Code, Problem};
 
-/// Pieces of a quarter of a mebibyte that wait for a slow reader.
+/// Buffered pieces of 256 KiB for a slow reader.
 const PIECES_MAX: usize = 4;
 
-/// Everything that is durable now. It holds every message, so whoever takes it must be allowed to read them.
+/// A backup of everything that is durable now. It contains all messages, so the caller must be allowed to read all of
+/// them.
 ///
-/// A backup that cannot be finished ends without its end: the connection is cut, and `malote restore` refuses it.
+/// If the backup fails, the connection is closed before the end of the response, and `malote restore` refuses the file.
 pub async fn backup(State(api): State<Api>, Caller(caller): Caller) -> Result<Response, Problem> {
     api.allow_everywhere(&caller, Action::Manage)?;
     api.allow_everywhere(&caller, Action::Receive)?;
-    let busy = |_| Problem::new(Code::Busy, "a backup is being made already");
+    let busy = |_| Problem::new(Code::Busy, "another backup is in progress");
     let place = api.backups.clone().try_acquire_owned().map_err(busy)?;
     let engine = api.engine.clone();
     let (pieces, waiting) = mpsc::channel(PIECES_MAX);
@@ -43,16 +44,16 @@ pub async fn backup(State(api): State<Api>, Caller(caller): Caller) -> Result<Re
             if let Err(error) = &piece {
                 tracing::error!(%error, "the backup failed");
             }
-            // Whoever went away needs no more of it.
+            // The reader has disconnected.
             if pieces.blocking_send(piece.map(Bytes::from)).is_err() {
-                return tracing::warn!("the backup was given up by its reader");
+                return tracing::warn!("the reader of the backup disconnected");
             }
         }
         tracing::info!("the backup is finished");
     });
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::InvalidData => Problem::new(Code::Damaged, error.to_string()),
-        _ => Problem::new(Code::Internal, format!("no backup could be begun: {error}")),
+        _ => Problem::new(Code::Internal, format!("the backup could not be started: {error}")),
     };
     let stopping = |_| Problem::new(Code::Stopping, "the broker is stopping");
     begins.await.map_err(stopping)?.map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Dead letters: looking, dropping, sending back, correcting and sending again.
+//! Dead letters: list, purge, redrive, resend.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -9,32 +9,32 @@ use malote_model::{Action, QueueName, Refusal, Seq, limits};
 use malote_wire_native::dead_letter::{RedriveRequest, RedriveResult, ResendRequest};
 use malote_wire_native::message::SentMessage;
 use malote_wire_native::queue::RemovedCount;
-use malote_wire_native::receive::{PeekQuery, PeekedMessages};
+use malote_wire_native::receive::PeekQuery;
 
 use super::send::prepare;
-use crate::audit::NothingDone;
+use crate::audit::NoChange;
 use crate::extract::{Caller, Json, JsonMessages, Query, Queue, Sequence};
 use crate::problem::{Code, Problem};
 use crate::requests::{check_list, check_range};
 use crate::{Api, convert};
 
-/// What one redrive moves unless it is told otherwise.
+/// Messages of one redrive by default.
 const REDRIVE_DEFAULT: u64 = 1000;
-/// What one redrive may be told to move.
+/// Messages of one redrive at most.
 const REDRIVE_MAX: u64 = 1_000_000;
 
-/// Dead letters, in order, with reason, text and counts.
+/// Lists dead letters in order, with reason, text and counts.
 pub async fn list(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
     Query(query): Query<PeekQuery>,
-) -> Result<Answer<PeekedMessages>, Problem> {
+) -> Result<Response, Problem> {
     api.allow(&caller, Action::Receive, &queue)?;
     super::peek::look(&api, queue.dead_letters(), query).await
 }
 
-/// Drops all dead letters that are not out to a receiver.
+/// Deletes all dead letters that are not leased.
 pub async fn purge(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -44,7 +44,7 @@ pub async fn purge(
     Ok(Answer(RemovedCount { removed: api.engine.purge(queue.dead_letters()).await? }))
 }
 
-/// Moves dead letters back to where they came from, or elsewhere.
+/// Moves dead letters back to their origin, or to another destination.
 pub async fn redrive(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -53,7 +53,7 @@ pub async fn redrive(
 ) -> Result<Response, Problem> {
     api.allow(&caller, Action::Manage, &queue)?;
     let to = asked.to.as_deref().map(QueueName::new).transpose()?;
-    // Without a destination they go back: most of them to this queue.
+    // Without a destination, they go back to their origin, usually this queue.
     api.allow(&caller, Action::Send, to.as_ref().unwrap_or(&queue))?;
     if asked.seqs.is_some() && asked.limit.is_some() {
         return Err(Problem::new(Code::BadField, "give `seqs` or `limit`, not both"));
@@ -79,7 +79,7 @@ pub async fn redrive(
             }
         };
         let out = RedriveResult { moved, left: there.saturating_sub(moved) };
-        return Ok((Extension(NothingDone), Answer(out)).into_response());
+        return Ok((Extension(NoChange), Answer(out)).into_response());
     }
     let may_send = |to: &QueueName| api.allow(&caller, Action::Send, to).is_ok();
     let moved = api.engine.redrive_permitted(queue.clone(), which, to, may_send).await?;
@@ -87,7 +87,7 @@ pub async fn redrive(
     Ok(Answer(RedriveResult { moved, left }).into_response())
 }
 
-/// Where a dead letter came from.
+/// The origin of a dead letter.
 async fn dead_letter(api: &Api, queue: &QueueName, seq: Seq) -> Result<Option<QueueName>, Problem> {
     let from = queue.dead_letters();
     let peek = Peek { queue: from.clone(), from: seq, max: 1, session: None, state: None };
@@ -97,7 +97,7 @@ async fn dead_letter(api: &Api, queue: &QueueName, seq: Seq) -> Result<Option<Qu
     Ok(seen.dead().map(|dead| dead.from.clone()))
 }
 
-/// Removes a dead letter and sends a corrected message in its stead, at once or not at all.
+/// Replaces a dead letter by a corrected message, atomically.
 pub async fn resend(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -118,7 +118,7 @@ pub async fn resend(
     if asked.message.queue.is_some() || asked.message.topic.is_some() {
         return Err(Problem::new(
             Code::BadField,
-            "`queue` and `topic` mean nothing here: `to` says where it goes",
+            "`queue` and `topic` are not allowed here: use `to`",
         ));
     }
     let message = prepare(&api, &to.clone().into(), asked.message).await?;

@@ -1,4 +1,4 @@
-//! What the query and the `malote-…` headers say about a message whose body is the body.
+//! Metadata of a message in the query and in `malote-…` headers. The body of the request is the body of the message.
 
 use axum::http::{HeaderMap, header};
 use malote_model::Value;
@@ -7,7 +7,7 @@ use malote_wire_native::message::{Moment, NewMessage};
 use crate::nearest::nearest;
 use crate::problem::{Code, Problem};
 
-/// What may be said about any message.
+/// Metadata of any message.
 pub(crate) const NAMES: [&str; 16] = [
     "session",
     "session_from_key",
@@ -26,15 +26,15 @@ pub(crate) const NAMES: [&str; 16] = [
     "ttl_ms",
     "priority",
 ];
-/// What may be said besides when a message is sent to a queue.
+/// Additional metadata for a send to a queue.
 pub(crate) const CREATE: &str = "create";
-/// What may be said besides when an answer is waited for.
+/// Additional metadata for a request with a reply.
 pub(crate) const TIMEOUT: &str = "timeout_ms";
 
 const HEADER_PREFIX: &str = "malote-";
 const PROPERTY_PREFIX: &str = "property-";
 
-/// Whether a missing queue is to be made.
+/// Whether a missing queue is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Create {
     #[default]
@@ -43,7 +43,7 @@ pub(super) enum Create {
     Sessions,
 }
 
-/// What was said.
+/// The parsed metadata.
 #[derive(Debug, Default)]
 pub(super) struct Metadata {
     pub new: NewMessage,
@@ -51,7 +51,7 @@ pub(super) struct Metadata {
     pub timeout_ms: Option<u64>,
 }
 
-/// Reads the query and the headers; `also` is what may be said here besides [`NAMES`].
+/// Parses the query and the headers. `also` are names allowed in addition to [`NAMES`].
 pub(super) fn read_metadata(
     query: &str,
     headers: &HeaderMap,
@@ -90,7 +90,7 @@ pub(super) fn read_metadata(
                 Some(property) if properties.get(property).is_some() => {
                     return Err(Problem::new(
                         Code::BadHeader,
-                        format!("header {header} stands twice"),
+                        format!("header {header} is given twice"),
                     ));
                 }
                 Some(property) => properties.set(property, Value::String(value)),
@@ -110,9 +110,9 @@ pub(super) fn read_metadata(
     Ok(said)
 }
 
-/// The query alone as an address, which is what the query reader takes.
+/// A URI with only the query, as the query parser needs it.
 fn query_uri(query: &str) -> Result<axum::http::Uri, Problem> {
-    let wrong = |_| Problem::new(Code::BadQuery, "the query of the address is malformed");
+    let wrong = |_| Problem::new(Code::BadQuery, "the query of the URL is malformed");
     format!("/?{query}").parse().map_err(wrong)
 }
 
@@ -121,7 +121,7 @@ fn unknown(name: &str, also: Option<&'static str>, code: Code) -> Problem {
     let hint = nearest(name, known.iter().copied()).map(|n| format!("; did you mean `{n}`?"));
     let (known, hint) = (known.join(", "), hint.unwrap_or_default());
     let shown: String = name.chars().take(64).collect();
-    Problem::new(code, format!("there is no `{shown}` here: use one of {known}{hint}"))
+    Problem::new(code, format!("unknown name `{shown}`: use one of {known}{hint}"))
 }
 
 fn set(said: &mut Metadata, name: &str, value: String, code: Code) -> Result<(), Problem> {
@@ -167,7 +167,7 @@ fn set(said: &mut Metadata, name: &str, value: String, code: Code) -> Result<(),
             "false" => *create = Create::No,
             _ => return wrong("true, sessions or false"),
         },
-        // Looked at by `read_metadata` already.
+        // Handled by `read_metadata`.
         _ => {}
     }
     Ok(())
@@ -217,7 +217,7 @@ mod tests {
         let problem = read_metadata("id=1", &headers(&[("malote-id", "a")]), None).unwrap_err();
         assert!(problem.detail().contains("given twice"));
         let problem = read_metadata("create=true", &HeaderMap::new(), None).unwrap_err();
-        assert!(problem.detail().starts_with("there is no `create` here"));
+        assert!(problem.detail().starts_with("unknown name `create`"));
         let problem = read_metadata("timeout-ms=x", &HeaderMap::new(), Some(TIMEOUT)).unwrap_err();
         assert!(problem.detail().contains("whole number"));
     }

@@ -1,9 +1,10 @@
-//! One file for each operation or close family: read the request, ask whether the caller may, one engine call, answer.
+//! One file for each operation or group: decode the request, check the permission, call the engine, encode the answer.
 
 pub mod about;
 pub mod audit;
 pub mod backup;
 pub mod dead_letters;
+pub mod history;
 pub mod metadata;
 pub mod peek;
 pub mod queues;

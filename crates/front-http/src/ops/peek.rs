@@ -1,7 +1,8 @@
-//! Looking at messages without touching them.
+//! Peeks at messages without locking them.
 
-use axum::Json as Answer;
 use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
 use malote_engine::{Peek, PeekedMessage};
 use malote_model::{Action, QueueName, Seq, SessionId};
 use malote_wire_native::receive::{PeekQuery, PeekedMessages};
@@ -12,22 +13,24 @@ use crate::problem::{Code, Problem};
 use crate::requests::page_length;
 use crate::{Api, convert};
 
-/// Messages read at a time, before it is known how large they are: each may have 16 MiB.
+/// Messages of the first read, when their size is unknown: each can have 32 MiB.
 const STEP_FIRST: usize = 4;
-/// The same, however small they are.
+/// Messages of a read at most.
 const STEP: usize = 64;
-/// A page ends when it has about so many bytes.
+/// Approximate size of a page.
 const PAGE_BYTES: usize = 16 << 20;
-/// A page ends after so many looks: a session's messages may be far apart.
+/// Approximate bytes of a message in JSON, without its body.
+const MESSAGE_BYTES: usize = 512;
+/// Reads per page: the messages of a session can be far apart.
 const STEPS_MAX: usize = 32;
 
-/// Messages of a queue, in order. A page may be short, even empty: `next` tells whether more follow.
+/// Messages of a queue, in order. A page can be short or empty: `next` shows whether more follow.
 pub async fn peek(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
     Query(query): Query<PeekQuery>,
-) -> Result<Answer<PeekedMessages>, Problem> {
+) -> Result<Response, Problem> {
     api.allow(&caller, Action::Receive, &queue)?;
     look(&api, queue, query).await
 }
@@ -36,7 +39,7 @@ pub(super) async fn look(
     api: &Api,
     queue: QueueName,
     query: PeekQuery,
-) -> Result<Answer<PeekedMessages>, Problem> {
+) -> Result<Response, Problem> {
     let max = page_length(query.max)?;
     let session = query.session.as_deref().map(SessionId::new).transpose()?;
     let state = query.state.map(convert::message_state);
@@ -46,7 +49,7 @@ pub(super) async fn look(
     let room = tokio::time::timeout(api.limits.publish_wait, api.peeks.acquire()).await;
     let _place = match room {
         Ok(Ok(place)) => place,
-        _ => return Err(Problem::new(Code::Busy, "too many peeks are under way")),
+        _ => return Err(Problem::new(Code::Busy, "too many peeks at once")),
     };
     for _ in 0..STEPS_MAX {
         let Some(at) = from.filter(|_| seen.len() < max && bytes < PAGE_BYTES) else {
@@ -72,5 +75,18 @@ pub(super) async fn look(
         seen.append(&mut more);
     }
     let messages = seen.into_iter().map(convert::peeked_message).collect();
-    Ok(Answer(PeekedMessages { messages, next: from.map(|seq| seq.0) }))
+    let page = PeekedMessages { messages, next: from.map(|seq| seq.0) };
+    // Encoded before the next peek starts: `peeks_max` bounds the pages in memory, and the budget of answers bounds
+    // the encoded ones.
+    encode(&page, bytes)
+}
+
+/// Encodes a page in a buffer that does not have to grow: bodies in base64, and the rest of each message.
+fn encode(page: &PeekedMessages, body_bytes: usize) -> Result<Response, Problem> {
+    let mut json = Vec::with_capacity(body_bytes / 3 * 4 + page.messages.len() * MESSAGE_BYTES);
+    serde_json::to_writer(&mut json, page).map_err(|error| {
+        tracing::error!(%error, "cannot encode a page of messages");
+        Problem::new(Code::Internal, "cannot encode the page")
+    })?;
+    Ok(([(CONTENT_TYPE, "application/json")], json).into_response())
 }

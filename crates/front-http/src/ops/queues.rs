@@ -1,4 +1,4 @@
-//! Declaring, changing and looking at queues.
+//! Operations on queues.
 
 use axum::Json as Answer;
 use axum::extract::State;
@@ -12,7 +12,7 @@ use crate::extract::{Caller, Json, Query, Queue};
 use crate::problem::{Code, Problem};
 use crate::{Api, convert};
 
-/// Every queue that the caller may see, or a page of them.
+/// Lists the queues that the caller may see.
 pub async fn list(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -28,7 +28,7 @@ pub async fn list(
         let name = facts.name.as_str();
         query.prefix.as_deref().is_none_or(|prefix| name.starts_with(prefix))
             && query.after.as_deref().is_none_or(|after| name > after)
-            && api.allow_look(&caller, &facts.name).is_ok()
+            && api.allow_view(&caller, &facts.name).is_ok()
     });
     let more = facts.len() > max;
     facts.truncate(max);
@@ -36,7 +36,7 @@ pub async fn list(
     Ok(Answer(QueueList { queues: facts.into_iter().map(convert::queue_info).collect(), next }))
 }
 
-/// Makes the queue, or finds it just as asked.
+/// Creates the queue. It is no error if the queue exists with the same settings.
 pub async fn declare(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -56,7 +56,7 @@ pub async fn declare(
     Ok((status, Answer(convert::queue_info(facts))).into_response())
 }
 
-/// Changes only what is given.
+/// Changes the given settings.
 pub async fn update(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -71,17 +71,17 @@ pub async fn update(
     Ok(Answer(convert::queue_info(api.engine.describe(queue).await?)))
 }
 
-/// What the queue is and holds.
+/// Describes the queue.
 pub async fn describe(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
 ) -> Result<Answer<QueueInfo>, Problem> {
-    api.allow_look(&caller, &queue)?;
+    api.allow_view(&caller, &queue)?;
     Ok(Answer(convert::queue_info(api.engine.describe(queue).await?)))
 }
 
-/// Removes the queue, its dead letters and all they hold.
+/// Deletes the queue and its dead letters.
 pub async fn delete(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -93,7 +93,7 @@ pub async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Drops every message that is not out to a receiver.
+/// Deletes all messages that are not leased.
 pub async fn purge(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -103,7 +103,7 @@ pub async fn purge(
     Ok(Answer(RemovedCount { removed: api.engine.purge(queue).await? }))
 }
 
-/// Stops delivery; sending and settling go on.
+/// Stops delivery. Sending and settling still work.
 pub async fn pause(
     State(api): State<Api>,
     Caller(caller): Caller,

@@ -1,4 +1,4 @@
-//! Receiving with a long wait, receiving what was deferred, taking back what was scheduled.
+//! Receives messages with a long poll, receives deferred messages, cancels scheduled messages.
 
 use axum::Json as Answer;
 use axum::extract::State;
@@ -10,17 +10,17 @@ use malote_wire_native::receive::{
     ReceivedBatch,
 };
 
-use crate::extract::{Caller, Json, Queue};
+use crate::extract::{Caller, Json, Queue, RoomForAnswer};
 use crate::problem::Problem;
 use crate::requests::{check_list, check_lock, check_receive, parse_token};
 use crate::{Api, convert};
 
-/// Messages taken before it is known how large they are.
+/// Messages of the first step, when their size is unknown.
 const FIRST_STEP: u32 = 64;
-/// Bytes of messages in one answer, about: the first step may exceed it, then it is the whole answer.
-const ANSWER_BYTES: usize = 16 << 20;
+/// Approximate size of an answer. If the first step exceeds it, there is no second step.
+const ANSWER_BYTES: usize = RoomForAnswer::BYTES;
 
-/// How many messages of the size of these still fit into one answer.
+/// How many messages of the same size still fit into the answer.
 fn room_for_more(deliveries: &[Delivery], max: u32) -> u32 {
     let bytes: usize = deliveries.iter().map(|d| d.stored.message.body.bytes.len() + 256).sum();
     let each = bytes / deliveries.len().max(1);
@@ -28,10 +28,11 @@ fn room_for_more(deliveries: &[Delivery], max: u32) -> u32 {
     max.saturating_sub(deliveries.len() as u32).min(u32::try_from(room).unwrap_or(u32::MAX))
 }
 
-/// Waits for messages. A caller that hangs up meanwhile takes none: its future is dropped.
+/// Waits for messages. If the caller disconnects, the future is dropped and no message is leased.
 pub async fn receive(
     State(api): State<Api>,
     Caller(caller): Caller,
+    _room: RoomForAnswer,
     Queue(queue): Queue,
     Json(asked): Json<ReceiveRequest>,
 ) -> Result<Answer<ReceivedBatch>, Problem> {
@@ -51,12 +52,12 @@ pub async fn receive(
     let mut deliveries = tokio::select! {
         biased;
         deliveries = waiting => deliveries??,
-        // A stopping broker does not keep callers waiting.
+        // A stopping broker ends all waits.
         () = api.shutdown.cancelled() => Vec::new(),
     };
     let more = room_for_more(&deliveries, asked.max);
     if deliveries.len() == FIRST_STEP as usize && more > 0 {
-        // What came first is in hand: if the rest is refused, the caller still gets it.
+        // If the second step is refused, the caller still gets the messages of the first.
         let rest = Receive { max: more, wait_ms: 0, ..receive };
         deliveries.extend(api.engine.receive(rest).await.unwrap_or_default());
     }
@@ -65,10 +66,11 @@ pub async fn receive(
     Ok(Answer(ReceivedBatch { messages }))
 }
 
-/// Deferred messages by their sequences.
+/// Receives deferred messages by sequence number.
 pub async fn receive_deferred(
     State(api): State<Api>,
     Caller(caller): Caller,
+    _room: RoomForAnswer,
     Queue(queue): Queue,
     Json(asked): Json<ReceiveDeferredRequest>,
 ) -> Result<Answer<ReceivedBatch>, Problem> {
@@ -84,7 +86,7 @@ pub async fn receive_deferred(
     Ok(Answer(ReceivedBatch { messages }))
 }
 
-/// Takes back scheduled messages.
+/// Cancels scheduled messages.
 pub async fn cancel(
     State(api): State<Api>,
     Caller(caller): Caller,

@@ -1,4 +1,4 @@
-//! A request and its answer in one call.
+//! A request and its reply in one call.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use malote_wire_native::message::ReceivedMessage;
 
 use super::metadata::{TIMEOUT, read_metadata};
 use super::send::{only, publish, raw_message};
-use crate::extract::{Caller, Queue, Raw};
+use crate::extract::{Caller, Queue, RawMessage};
 use crate::problem::{Code, Problem};
 use crate::requests::check_range;
 use crate::{Api, convert};
 
-/// How long an answer is waited for unless the caller says otherwise.
+/// Default time limit for the reply.
 const TIMEOUT_MS_DEFAULT: u64 = 30_000;
 
-/// Sends a message and waits for the one that answers it. A caller that hangs up leaves nothing behind: the request
-/// expires when nobody waits for its answer any more.
+/// Sends a message and waits for its reply. The request expires at the time limit, also if the caller
+/// disconnects.
 pub async fn request(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
-    body: Raw,
+    body: RawMessage,
 ) -> Result<Answer<ReceivedMessage>, Problem> {
     api.allow(&caller, Action::Send, &queue)?;
     let said = read_metadata(query.as_deref().unwrap_or(""), &headers, Some(TIMEOUT))?;
@@ -35,7 +35,8 @@ pub async fn request(
     check_range(TIMEOUT, timeout_ms, 1, limits::ACCEPT_WAIT_MS_MAX)?;
     let new = &said.new;
     if new.reply_to.is_some() || new.reply_to_session.is_some() || new.correlation_id.is_some() {
-        let why = "reply_to, reply_to_session and correlation_id are set here: leave them out";
+        let why =
+            "reply_to, reply_to_session and correlation_id are set by the server: leave them out";
         return Err(Problem::new(Code::BadQuery, why));
     }
     let to = Address::from(queue.clone());
@@ -48,15 +49,15 @@ pub async fn request(
     let sent = only(publish(&api, vec![(to, message)]).await?)?;
     drop(body);
     if sent.duplicate {
-        return no_reply("the request was sent before, and its answer went to whoever sent it");
+        return no_reply("the request is a duplicate, and the reply went to its first sender");
     }
-    let answer = tokio::time::timeout(Duration::from_millis(timeout_ms), waiting.answer());
+    let answer = tokio::time::timeout(Duration::from_millis(timeout_ms), waiting.reply());
     match api.while_allowed(&caller, Action::Send, &queue, answer).await? {
         Ok(Some(answer)) => Ok(Answer(convert::delivered_message(answer, Encoding::Json))),
         Ok(None) if api.shutdown.is_cancelled() => {
             Err(Problem::new(Code::Stopping, "the broker is stopping"))
         }
-        Ok(None) => no_reply("the reply queue is gone"),
-        Err(_) => no_reply(&format!("no answer came within {timeout_ms} ms")),
+        Ok(None) => no_reply("the reply queue was deleted"),
+        Err(_) => no_reply(&format!("no reply within {timeout_ms} ms")),
     }
 }

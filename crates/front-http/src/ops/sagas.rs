@@ -1,4 +1,4 @@
-//! Looking at sagas: workers drive them, each in a session of the queue `saga.<name>`.
+//! Reads sagas. Workers run each saga in a session of the queue `saga.<name>`.
 
 use axum::Json as Answer;
 use axum::extract::State;
@@ -11,9 +11,9 @@ use crate::problem::{Code, Problem};
 use crate::requests::sessions_page;
 use crate::{Api, convert};
 
-/// Sessions looked at in one step.
+/// Sessions per read.
 const STEP: usize = 32;
-/// A page ends when its states have about so many bytes, or after so many steps: sessions may be far apart.
+/// Bounds of a page: the total size of the states, and the number of reads, because sagas can be far apart.
 const PAGE_BYTES: usize = 16 << 20;
 const STEPS_MAX: usize = 64;
 
@@ -21,7 +21,7 @@ fn queue_of(saga: &str) -> Result<QueueName, Problem> {
     Ok(QueueName::new(&format!("{QUEUE_PREFIX}{saga}"))?)
 }
 
-/// Sagas of a name. A page may be short, even empty: `next` tells of more. What is no saga's state is left out.
+/// Lists sagas. A page can be short or empty: `next` shows whether more follow. Sessions without a saga are left out.
 pub async fn list(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -47,7 +47,7 @@ pub async fn list(
             bytes += state.as_ref().map_or(0, |state| state.len());
             match state.as_deref().map(SagaState::read).transpose() {
                 Ok(state) => sagas.push(convert::saga_summary(id, state.as_ref(), Some(&facts))),
-                Err(error) => tracing::debug!(%queue, id, error, "a state that is no saga's"),
+                Err(error) => tracing::debug!(%queue, id, error, "the state is not a saga"),
             }
         }
     }
@@ -66,11 +66,13 @@ pub async fn describe(
     let facts = api.engine.session(queue.clone(), id.clone()).await?;
     let state = api.engine.get_state(queue, id.clone(), None).await?;
     if facts.is_none() && state.is_none() {
-        let why = format!("there is no saga `{saga}` with the id `{id}`, or it is over for long");
+        let why = format!(
+            "saga `{saga}` with the id `{id}` does not exist, or was removed after its end"
+        );
         return Err(Problem::new(Code::SagaNotFound, why));
     }
     let state = state.as_deref().map(SagaState::read).transpose().map_err(|error| {
-        let why = format!("the state of session `{id}` is no saga's: {error}");
+        let why = format!("the state of session `{id}` is not a saga: {error}");
         Problem::new(Code::SagaNotFound, why)
     })?;
     Ok(Answer(convert::saga_details(id.as_str(), state, facts.as_ref())))

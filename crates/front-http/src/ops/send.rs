@@ -1,4 +1,4 @@
-//! Sending to queues and topics: one raw body, a batch, or a batch over several. All or nothing.
+//! Sends to queues and topics: one raw body, or a batch. A batch is atomic.
 
 use axum::Json as Answer;
 use axum::extract::{RawQuery, State};
@@ -13,15 +13,15 @@ use malote_wire_native::message::{MessageBatch, NewMessage, SentBatch, SentMessa
 
 use super::metadata::{CREATE, Create, read_metadata};
 use crate::audit::outcome;
-use crate::extract::{Caller, JsonMessages, PeerAddress, Queue, Raw, Topic};
+use crate::extract::{Caller, JsonMessages, PeerAddress, Queue, RawMessage, Topic};
 use crate::problem::{Code, Problem};
 use crate::{Api, convert};
 
-/// What `curl -d` says when nobody said anything: text of some kind, and no media type. A form that is meant as one
-/// can say so with a parameter, or come in a batch.
+/// The default content type of `curl -d`. It says nothing about the body, so it is ignored. To send a form, add a
+/// parameter to the content type, or use a batch.
 const CURL_DEFAULT: &str = "application/x-www-form-urlencoded";
 
-/// One message: the body is the body.
+/// Sends one message. The body of the request is the body of the message.
 pub async fn send(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -29,7 +29,7 @@ pub async fn send(
     Queue(queue): Queue,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
-    body: Raw,
+    body: RawMessage,
 ) -> Result<(StatusCode, Answer<SentMessage>), Problem> {
     api.allow(&caller, Action::Send, &queue)?;
     let said = read_metadata(query.as_deref().unwrap_or(""), &headers, Some(CREATE))?;
@@ -51,14 +51,14 @@ pub async fn send(
     Ok((StatusCode::CREATED, Answer(convert::sent_message(only(sent?)?))))
 }
 
-/// One message for a topic: the body is the body.
+/// Sends one message to a topic. The body of the request is the body of the message.
 pub async fn send_to_topic(
     State(api): State<Api>,
     Caller(caller): Caller,
     Topic(topic): Topic,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
-    body: Raw,
+    body: RawMessage,
 ) -> Result<(StatusCode, Answer<SentMessage>), Problem> {
     api.allow_topic(&caller, Action::Send, &topic)?;
     let said = read_metadata(query.as_deref().unwrap_or(""), &headers, None)?;
@@ -68,12 +68,12 @@ pub async fn send_to_topic(
     Ok((StatusCode::CREATED, Answer(convert::sent_message(only(sent)?))))
 }
 
-/// The message that a raw body and its metadata mean.
+/// The message of a raw body and its metadata.
 pub(super) async fn raw_message(
     api: &Api,
     to: &Address,
     mut new: NewMessage,
-    body: &Raw,
+    body: &RawMessage,
 ) -> Result<Message, Problem> {
     let content_type = new.content_type.take();
     let mut message = prepare(api, to, new).await?;
@@ -82,12 +82,12 @@ pub(super) async fn raw_message(
     Ok(message)
 }
 
-/// The one that was sent.
+/// The result for a single message.
 pub(super) fn only(mut sent: Vec<Sent>) -> Result<Sent, Problem> {
-    sent.pop().ok_or_else(|| Problem::new(Code::Internal, "one sent, none answered"))
+    sent.pop().ok_or_else(|| Problem::new(Code::Internal, "the engine gave no result"))
 }
 
-/// Several messages for one queue.
+/// Sends several messages to one queue.
 pub async fn send_batch(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -98,7 +98,7 @@ pub async fn send_batch(
     send_to_one(&api, &caller, queue.into(), batch).await
 }
 
-/// Several messages for one topic.
+/// Sends several messages to one topic.
 pub async fn send_batch_to_topic(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -119,7 +119,7 @@ async fn send_to_one(
     for (at, message) in batch.messages.into_iter().enumerate() {
         if message.queue.is_some() || message.topic.is_some() {
             let why = format!(
-                "message {at}: the path names where it goes; POST /api/v1/send takes several"
+                "message {at}: the destination is in the path; POST /api/v1/send accepts several destinations"
             );
             return Err(Problem::new(Code::BadField, why));
         }
@@ -129,7 +129,7 @@ async fn send_to_one(
     Ok((StatusCode::CREATED, Answer(convert::sent_batch(sent))))
 }
 
-/// Several messages for several queues and topics.
+/// Sends several messages to several queues and topics.
 pub async fn send_many(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -140,7 +140,7 @@ pub async fn send_many(
     Ok((StatusCode::CREATED, Answer(convert::sent_batch(sent))))
 }
 
-/// Sends, and does not wait for ever for room: a caller that is told to come back later can still settle.
+/// Sends. If there is no room within `publish_wait`, the send is refused as busy, so that the caller can settle.
 pub(crate) async fn publish(
     api: &Api,
     messages: Vec<(Address, Message)>,
@@ -162,7 +162,7 @@ async fn send_all(
     Ok(publish(api, prepare_all(api, caller, items).await?).await?)
 }
 
-/// Checks and translates a batch; nothing is sent yet.
+/// Checks and converts a batch without sending it.
 pub(crate) async fn prepare_all(
     api: &Api,
     caller: &Principal,
@@ -192,13 +192,13 @@ pub(crate) async fn prepare_all(
     Ok(ready)
 }
 
-/// The message that is meant, its session taken from its key if so asked.
+/// Converts a message, and derives its session from its key on request.
 pub(crate) async fn prepare(api: &Api, to: &Address, new: NewMessage) -> Result<Message, Problem> {
     let from_key = new.session_from_key;
     let mut message = new.into_message()?;
     if from_key {
         let Address::Queue(queue) = to else {
-            let why = "session_from_key means nothing here: a topic has no list of sessions";
+            let why = "session_from_key is not allowed here: a topic has no list of sessions";
             return Err(Problem::new(Code::BadField, why));
         };
         let spec = api.engine.describe(queue.clone()).await?.spec;
@@ -208,7 +208,7 @@ pub(crate) async fn prepare(api: &Api, to: &Address, new: NewMessage) -> Result<
     Ok(message)
 }
 
-/// Where a key belongs on the queue's fixed list: the session, its place, and how long the list is.
+/// Maps a key to a session of the queue's fixed list. Returns the session, its index and the length of the list.
 pub(crate) fn place(
     queue: &QueueName,
     spec: &QueueSpec,
@@ -236,14 +236,14 @@ async fn create_queue(
     }
     api.allow(caller, Action::Manage, queue)?;
     let sessions = if sessions { Sessions::Dynamic } else { Sessions::None };
-    // A racing creator with other settings wins or loses as a whole; the loser is told which field.
+    // If another caller creates the queue with other settings first, the error names the field.
     if api.engine.declare(queue.clone(), QueueSpec { sessions, ..QueueSpec::default() }).await? {
         tracing::info!(%queue, front = "http", "queue created by its first message");
     }
     Ok(())
 }
 
-/// Text where the media type says so and the bytes agree.
+/// Text, if the media type is a text type and the bytes are UTF-8.
 fn body_of(content_type: Option<&str>, bytes: Bytes) -> Body {
     let essence = content_type.unwrap_or("").split(';').next().unwrap_or("").trim();
     let essence = essence.to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! Holding sessions, their state, and looking at them.
+//! Operations on sessions: accept, renew, release, state, list.
 
 use axum::Json as Answer;
 use axum::extract::State;
@@ -10,22 +10,22 @@ use malote_wire_native::session::{
     AcceptRequest, HeldUntil, HoldRequest, SessionInfo, SessionList, SessionsQuery,
 };
 
-use crate::extract::{Caller, Json, Query, Queue, RawControl, Session};
+use crate::extract::{Caller, Json, Query, Queue, RawBody, Session};
 use crate::problem::{Code, Problem};
 use crate::requests::{check_accept, check_lock, check_state, sessions_page};
 use crate::{Api, convert};
 
-/// Proof of a hold, where the body is the state itself.
+/// The header with the session token, for requests whose body is the state.
 pub(crate) const TOKEN_HEADER: &str = "malote-session-token";
 
-/// Sessions of a queue, in no order that means anything. A page may be short, even empty: `next` tells of more.
+/// Lists sessions in no particular order. A page can be short or empty: `next` shows whether more follow.
 pub async fn list(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
     Query(query): Query<SessionsQuery>,
 ) -> Result<Answer<SessionList>, Problem> {
-    api.allow_look(&caller, &queue)?;
+    api.allow_view(&caller, &queue)?;
     let (from, max) = sessions_page(&query)?;
     let (sessions, next) = api.engine.sessions(queue, from, max).await?;
     let sessions = sessions.into_iter().map(convert::session_info).collect();
@@ -39,17 +39,17 @@ pub async fn describe(
     Queue(queue): Queue,
     Session(session): Session,
 ) -> Result<Answer<SessionInfo>, Problem> {
-    api.allow_look(&caller, &queue)?;
+    api.allow_view(&caller, &queue)?;
     let facts = api.engine.session(queue.clone(), session.clone()).await?;
     facts.map(|facts| Answer(convert::session_info(facts))).ok_or_else(|| {
         let why = format!(
-            "queue `{queue}` has nothing of session `{session}`: no message, hold or state"
+            "session `{session}` of queue `{queue}` does not exist: it has no message, lock or state"
         );
         Problem::new(Code::MessageNotFound, why)
     })
 }
 
-/// Holds a session by name, or the next that is ready; 204 when none is.
+/// Accepts a session by id, or the next ready one. Answers 204 if none is ready.
 pub async fn accept(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -72,7 +72,7 @@ pub async fn accept(
     })
 }
 
-/// Lets go of a session.
+/// Releases a session.
 pub async fn release(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -84,14 +84,14 @@ pub async fn release(
     if asked.lock_ms.is_some() {
         return Err(Problem::new(
             Code::BadField,
-            "`lock_ms` means nothing when a session is released",
+            "`lock_ms` is not allowed when a session is released",
         ));
     }
     api.engine.release_session(Some(&queue), asked.token.parse()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Prolongs a hold.
+/// Renews the lock of a session.
 pub async fn renew(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -115,14 +115,14 @@ fn token_of(headers: &HeaderMap) -> Result<Option<LeaseToken>, Problem> {
 fn token_needed(headers: &HeaderMap) -> Result<LeaseToken, Problem> {
     let missing = || {
         let why = format!(
-            "header {TOKEN_HEADER} is missing: only the holder of a session changes its state"
+            "header {TOKEN_HEADER} is missing: only the holder of a session can change its state"
         );
         Problem::new(Code::BadHeader, why)
     };
     token_of(headers)?.ok_or_else(missing)
 }
 
-/// The state of a session: for its holder, or for an operator without a token. 204 when it has none.
+/// The state of a session, for its holder or for an operator without a token. Answers 204 if there is none.
 pub async fn get_state(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -148,7 +148,7 @@ pub async fn put_state(
     Queue(queue): Queue,
     Session(session): Session,
     headers: HeaderMap,
-    RawControl(state): RawControl,
+    RawBody(state): RawBody,
 ) -> Result<StatusCode, Problem> {
     check_state(state.len())?;
     change_state(&api, &caller, queue, session, &headers, Some(state)).await
@@ -175,13 +175,13 @@ async fn change_state(
 ) -> Result<StatusCode, Problem> {
     api.allow(caller, Action::Receive, &queue)?;
     let hold = token_needed(headers)?;
-    // The token says which session it holds; the path must say the same.
+    // The token must belong to the session in the path.
     api.engine.get_state(queue.clone(), session, Some(hold)).await?;
     api.engine.set_state(Some(&queue), StateChange { hold, state }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// An operator takes a session from its holder.
+/// Breaks the lock of a session.
 pub async fn break_hold(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -190,6 +190,6 @@ pub async fn break_hold(
 ) -> Result<StatusCode, Problem> {
     api.allow(&caller, Action::Manage, &queue)?;
     api.engine.break_session(queue.clone(), session.clone()).await?;
-    tracing::info!(%queue, %session, by = %caller, front = "http", "session taken from its holder");
+    tracing::info!(%queue, %session, by = %caller, front = "http", "session lock broken");
     Ok(StatusCode::NO_CONTENT)
 }

@@ -1,4 +1,4 @@
-//! Ending leases and prolonging them: each on its own outcome.
+//! Settles and renews leases. Each lease has its own result.
 
 use axum::Json as Answer;
 use axum::extract::State;
@@ -12,7 +12,7 @@ use crate::problem::Problem;
 use crate::requests::{SettleCommand, check_renew, settle_command};
 use crate::{Api, convert};
 
-/// Ends leases.
+/// Settles leases.
 pub async fn settle(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -23,7 +23,7 @@ pub async fn settle(
     Ok(Answer(settle_leases(&api, &queue, asked).await?))
 }
 
-/// Ends leases, for whoever may.
+/// Settles leases after checking the permission.
 pub(crate) async fn settle_leases(
     api: &Api,
     queue: &QueueName,
@@ -34,7 +34,7 @@ pub(crate) async fn settle_leases(
     Ok(results(leases, settled, convert::settle_result))
 }
 
-/// Prolongs leases or holds.
+/// Renews leases or session locks.
 pub async fn renew(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -45,7 +45,7 @@ pub async fn renew(
     Ok(Answer(renew_leases(&api, &queue, asked).await?))
 }
 
-/// Prolongs leases, for whoever may.
+/// Renews leases after checking the permission.
 pub(crate) async fn renew_leases(
     api: &Api,
     queue: &QueueName,
@@ -63,7 +63,7 @@ fn good(leases: &Tokens) -> Vec<LeaseToken> {
     leases.iter().filter_map(|(_, token)| token.as_ref().ok().copied()).collect()
 }
 
-/// The engine's outcomes in the places of the tokens that it saw, and the others' own.
+/// Merges the results of the engine with those of invalid tokens, in the order of the request.
 fn results<T>(
     leases: Tokens,
     outcomes: Vec<Result<T, Refusal>>,

@@ -1,4 +1,4 @@
-//! Subscriptions: a queue and its rules, made at once.
+//! Subscriptions: a queue and its rules, created atomically.
 
 use axum::Json as Answer;
 use axum::extract::State;
@@ -14,7 +14,7 @@ use crate::problem::{Code, Problem};
 use crate::requests::named_rule;
 use crate::{Api, convert};
 
-/// Every subscription of a topic that the caller may see, or a page of them.
+/// Lists the subscriptions of a topic that the caller may see.
 pub async fn list(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -33,14 +33,14 @@ pub async fn list(
         };
         let wanted = query.prefix.as_deref().is_none_or(|prefix| name.starts_with(prefix))
             && query.after.as_deref().is_none_or(|after| name > after)
-            && api.allow_look(&caller, &facts.name).is_ok();
+            && api.allow_view(&caller, &facts.name).is_ok();
         if wanted {
             found.push((name.to_owned(), facts));
         }
     }
     if found.is_empty() {
-        // A topic without subscriptions is there; one that is not there is told only to those who may see it.
-        api.allow_look_at(&caller, &topic.clone().into())?;
+        // Distinguishes a topic without subscriptions from a missing one, for callers that may see the topic.
+        api.allow_view_of(&caller, &topic.clone().into())?;
         api.engine.topic(topic.clone()).await?;
     }
     found.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -53,7 +53,7 @@ pub async fn list(
     Ok(Answer(SubscriptionList { subscriptions: found.into_iter().map(of).collect(), next }))
 }
 
-/// Makes the subscription and its rules, or finds them just as asked.
+/// Creates the subscription with its rules. It is no error if it exists with the same settings.
 pub async fn declare(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -77,7 +77,7 @@ pub async fn declare(
     Ok((status, Answer(shown(&api, topic, queue).await?)).into_response())
 }
 
-/// The engine keeps the rules of a subscription that is there; whoever asks for others must be told.
+/// The engine keeps the rules of an existing subscription, so different rules in the request are an error.
 async fn same_rules(
     api: &Api,
     topic: &TopicName,
@@ -85,15 +85,15 @@ async fn same_rules(
     mut asked: Vec<Rule>,
 ) -> Result<(), Problem> {
     let differs = |rule: &str| {
-        let (topic, queue) = (topic.clone(), queue.clone());
-        Problem::from(Refusal::RuleDiffers { topic, queue, rule: rule.to_owned() })
-            .fix("Put and delete rules by themselves: …/subscriptions/{name}/rules/{rule}.")
+        let (topic, target) = (topic.clone(), queue.clone().into());
+        Problem::from(Refusal::RuleDiffers { topic, target, rule: rule.to_owned() })
+            .fix("Change rules one by one: …/subscriptions/{name}/rules/{rule}.")
     };
     asked.sort_by(|a, b| a.name.cmp(&b.name));
     let mut asked = asked.into_iter();
     let mut after = None;
     loop {
-        let (topic, only) = (topic.clone(), Some(queue.clone()));
+        let (topic, only) = (topic.clone(), Some(queue.clone().into()));
         let page = api.engine.rules(topic, only, after.take(), PAGE_MAX).await?;
         for have in &page {
             match asked.next() {
@@ -104,7 +104,7 @@ async fn same_rules(
         }
         match page.last() {
             Some(last) if page.len() >= PAGE_MAX => {
-                after = Some((last.queue.clone(), last.rule.name.clone()));
+                after = Some((last.target.clone(), last.rule.name.clone()));
             }
             _ => break,
         }
@@ -115,23 +115,23 @@ async fn same_rules(
 async fn shown(api: &Api, topic: TopicName, queue: QueueName) -> Result<SubscriptionInfo, Problem> {
     let facts = api.engine.describe(queue.clone()).await?;
     let name = queue.subscription_of().map_or("", |(_, name)| name).to_owned();
-    let rules = api.engine.rules(topic.clone(), Some(queue), None, PAGE_MAX).await?;
+    let rules = api.engine.rules(topic.clone(), Some(queue.into()), None, PAGE_MAX).await?;
     let rules = convert::rule_page(&rules, PAGE_MAX, |_| true);
     Ok(convert::subscription_info(topic.as_str().to_owned(), name, facts, Some(rules)))
 }
 
-/// What the subscription is and holds, and its rules.
+/// Describes the subscription with its rules.
 pub async fn describe(
     State(api): State<Api>,
     Caller(caller): Caller,
     Topic(topic): Topic,
     Subscription(queue): Subscription,
 ) -> Result<Answer<SubscriptionInfo>, Problem> {
-    api.allow_look(&caller, &queue)?;
+    api.allow_view(&caller, &queue)?;
     Ok(Answer(shown(&api, topic, queue).await?))
 }
 
-/// Removes the subscription and all it holds.
+/// Deletes the subscription and its messages.
 pub async fn delete(
     State(api): State<Api>,
     Caller(caller): Caller,

@@ -1,4 +1,4 @@
-//! Declaring and looking at topics, and taking back what was scheduled there.
+//! Operations on topics.
 
 use axum::Json as Answer;
 use axum::extract::State;
@@ -14,7 +14,7 @@ use crate::problem::{Code, Problem};
 use crate::requests::check_list;
 use crate::{Api, convert};
 
-/// Every topic that the caller may see, or a page of them.
+/// Lists the topics that the caller may see.
 pub async fn list(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -30,7 +30,7 @@ pub async fn list(
         let name = facts.name.as_str();
         query.prefix.as_deref().is_none_or(|prefix| name.starts_with(prefix))
             && query.after.as_deref().is_none_or(|after| name > after)
-            && api.allow_look_at(&caller, &facts.name.clone().into()).is_ok()
+            && api.allow_view_of(&caller, &facts.name.clone().into()).is_ok()
     });
     let more = facts.len() > max;
     facts.truncate(max);
@@ -38,7 +38,7 @@ pub async fn list(
     Ok(Answer(TopicList { topics: facts.into_iter().map(convert::topic_info).collect(), next }))
 }
 
-/// Makes the topic, or finds it just as asked.
+/// Creates the topic. It is no error if it exists with the same settings.
 pub async fn declare(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -47,7 +47,7 @@ pub async fn declare(
 ) -> Result<Response, Problem> {
     api.allow_topic(&caller, Action::Manage, &topic)?;
     let created =
-        api.engine.declare_topic(topic.clone(), spec.apply_to(TopicSpec::default())).await?;
+        api.engine.declare_topic(topic.clone(), spec.apply_to(TopicSpec::default())?).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     if created {
         tracing::info!(%topic, front = "http", "topic created");
@@ -56,7 +56,7 @@ pub async fn declare(
     Ok((status, Answer(convert::topic_info(facts))).into_response())
 }
 
-/// Changes only what is given; the kind is fixed.
+/// Changes the given settings. The kind cannot be changed.
 pub async fn update(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -65,21 +65,21 @@ pub async fn update(
 ) -> Result<Answer<TopicInfo>, Problem> {
     api.allow_topic(&caller, Action::Manage, &topic)?;
     let before = api.engine.topic(topic.clone()).await?.spec;
-    api.engine.update_topic(topic.clone(), spec.apply_to(before)).await?;
+    api.engine.update_topic(topic.clone(), spec.apply_to(before)?).await?;
     Ok(Answer(convert::topic_info(api.engine.topic(topic).await?)))
 }
 
-/// What the topic is and does.
+/// Describes the topic.
 pub async fn describe(
     State(api): State<Api>,
     Caller(caller): Caller,
     Topic(topic): Topic,
 ) -> Result<Answer<TopicInfo>, Problem> {
-    api.allow_look_at(&caller, &topic.clone().into())?;
+    api.allow_view_of(&caller, &topic.clone().into())?;
     Ok(Answer(convert::topic_info(api.engine.topic(topic).await?)))
 }
 
-/// Removes the topic and its subscriptions. Queues that were only bound stay.
+/// Deletes the topic and its subscriptions. Bound queues stay.
 pub async fn delete(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -91,7 +91,7 @@ pub async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Takes back scheduled messages.
+/// Cancels scheduled messages.
 pub async fn cancel(
     State(api): State<Api>,
     Caller(caller): Caller,

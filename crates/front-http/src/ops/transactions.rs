@@ -1,4 +1,4 @@
-//! Transactions: sends, settlements and session states that happen together or not at all.
+//! Transactions: sends, settlements and session states, atomically.
 
 use axum::Json as Answer;
 use axum::extract::State;
@@ -14,7 +14,7 @@ use crate::problem::{Code, Problem};
 use crate::requests::{SettleCommand, check_list, settle_command, state_change};
 use crate::{Api, convert};
 
-/// All of one body, or nothing of it.
+/// Runs a transaction of one request.
 pub async fn transact(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -38,12 +38,12 @@ pub async fn transact(
     commit(&api, transaction).await.map(Answer)
 }
 
-/// Says in which part of the request the problem is.
+/// Adds the part of the request to a problem.
 fn in_part(part: &'static str) -> impl Fn(Problem) -> Problem {
     move |problem| Problem::new(problem.code(), format!("{part}: {}", problem.detail()))
 }
 
-/// Stages messages, each with the queue or topic that it names. Says where they go.
+/// Stages messages with their queues or topics. Returns the destinations.
 pub(crate) async fn stage_send(
     api: &Api,
     caller: &Principal,
@@ -60,7 +60,7 @@ pub(crate) async fn stage_send(
     Ok(all)
 }
 
-/// Stages the end of leases of one queue.
+/// Stages the settlement of leases of one queue.
 pub(crate) fn stage_settle(
     api: &Api,
     caller: &Principal,
@@ -97,7 +97,7 @@ pub(crate) fn stage_state(
     Ok(queue)
 }
 
-/// Does all of it, or nothing.
+/// Commits the transaction.
 pub(crate) async fn commit(api: &Api, transaction: Transaction) -> Result<SentBatch, Problem> {
     let enough = tokio::time::sleep(api.limits.publish_wait);
     Ok(convert::sent_batch(transaction.commit_unless(enough).await?))

@@ -1,10 +1,10 @@
-//! As much of JSON Schema as the OpenAPI document uses, and the check of one exchange against it.
+//! The part of JSON Schema that the OpenAPI document uses, and the check of an exchange.
 
 use serde_json::Value;
 
 use super::Answer;
 
-/// As much of a value as a message needs: a body may have megabytes.
+/// The start of a value, because a body can have megabytes.
 fn brief(value: &Value) -> String {
     match value {
         Value::Object(map) => format!("an object of {:?}", map.keys().collect::<Vec<_>>()),
@@ -14,7 +14,7 @@ fn brief(value: &Value) -> String {
     }
 }
 
-/// What is wrong with `value`, if anything.
+/// Returns the error of `value`, if it is invalid.
 pub fn validate(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let fail = |why: String| Err(format!("{at}: {why}: {}", brief(value)));
     if let Some(reference) = schema["$ref"].as_str() {
@@ -109,7 +109,7 @@ pub fn validate(document: &Value, schema: &Value, value: &Value, at: &str) -> Re
     Ok(())
 }
 
-/// The operation of a path: literal segments win over place-holders.
+/// The operation of a path. Literal segments win over place-holders.
 pub fn operation<'a>(document: &'a Value, method: &str, path: &str) -> Option<&'a Value> {
     let fits = |route: &str| {
         let (route, path): (Vec<_>, Vec<_>) =
@@ -125,7 +125,7 @@ pub fn operation<'a>(document: &'a Value, method: &str, path: &str) -> Option<&'
     best?.1.get(method.to_ascii_lowercase())
 }
 
-/// Whether the document tells the truth about what was sent and answered.
+/// Checks a request and its answer against the document.
 #[track_caller]
 pub fn exchange(document: &Value, method: &str, path: &str, sent: &[u8], answer: &Answer) {
     let what = format!("{method} {path} → {}", answer.status);
@@ -163,7 +163,7 @@ pub fn exchange(document: &Value, method: &str, path: &str, sent: &[u8], answer:
                     .unwrap_or_else(|why| panic!("{what}: {why}"));
             }
         }
-        // A declared status may also be a problem: 503 of health, for one.
+        // A declared status can also be a problem, such as 503 of health.
         Some(_) if kind == Some("application/problem+json") => {
             let problem = serde_json::json!({"$ref": "#/components/schemas/Problem"});
             validate(document, &problem, &json(&answer.bytes), "answer")

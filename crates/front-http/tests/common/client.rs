@@ -1,4 +1,4 @@
-//! A broker on a real port, and a client of its native connection by another WebSocket implementation.
+//! A broker on a real port, and a native client with another WebSocket implementation.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Broker, check};
 
-/// A machine that does other work as well may take its time.
+/// Long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A broker that listens, until it is dropped.
+/// A listening broker. Dropping it stops it.
 pub struct Listening {
     pub broker: Broker,
     pub at: SocketAddr,
@@ -28,7 +28,7 @@ pub async fn listening(limits: Limits) -> Listening {
     listen(Broker::limited(limits.clone(), |_| {}), limits).await
 }
 
-/// Puts a broker on a port.
+/// Starts a broker on a port.
 pub async fn listen(broker: Broker, limits: Limits) -> Listening {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
@@ -57,7 +57,7 @@ pub async fn start() -> Listening {
     listening
 }
 
-/// A client that numbers its requests and keeps what it was not yet asked for.
+/// A client that numbers its requests and stores other frames until they are read.
 pub struct Client {
     pub socket: WebSocketStream<TcpStream>,
     pub packed: bool,
@@ -140,7 +140,7 @@ impl Client {
         self.wait_until(|frame| frame["reply"]["id"] == id).await["reply"].clone()
     }
 
-    /// Asks and waits for the whole reply.
+    /// Sends a request and waits for its reply.
     pub async fn ask(&mut self, kind: &str, mut inner: Value) -> Value {
         let id = self.next;
         self.next += 1;
@@ -161,7 +161,7 @@ impl Client {
         Self::ok(self.ask("send", json!({"messages": messages})).await);
     }
 
-    /// Deliveries until there are so many messages.
+    /// Waits for this many delivered messages.
     pub async fn messages(&mut self, count: usize) -> Vec<Value> {
         let mut all = Vec::new();
         while all.len() < count {
@@ -170,7 +170,7 @@ impl Client {
         all
     }
 
-    /// Nothing is delivered for a while.
+    /// Checks that nothing is delivered for a while.
     pub async fn quiet(&mut self) {
         let more = tokio::time::timeout(Duration::from_millis(100), self.wait_for("deliver")).await;
         assert!(more.is_err(), "{more:?}");

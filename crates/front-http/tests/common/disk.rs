@@ -1,4 +1,4 @@
-//! A real directory whose syncs can be held up, or made to fail.
+//! A real directory whose syncs can be delayed or made to fail.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +19,7 @@ struct Syncs {
     changed: Condvar,
 }
 
-/// The switch of a [`GatedDisk`]. Dropped, nothing waits any more.
+/// The switch of a [`GatedDisk`]. Dropping it lets all syncs continue.
 pub struct Switch(Arc<Syncs>);
 
 impl Switch {
@@ -28,7 +28,7 @@ impl Switch {
         self.0.changed.notify_all();
     }
 
-    /// Every sync waits until something else is said.
+    /// Every sync waits until the switch changes.
     pub fn hold_up(&self) {
         self.set(Mode::Wait);
     }

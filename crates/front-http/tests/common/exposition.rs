@@ -1,4 +1,4 @@
-//! A strict reader of pages for Prometheus: it refuses what the text format 0.0.4 or OpenMetrics 1.0 does not allow.
+//! A strict parser of pages for Prometheus. It refuses what the text format 0.0.4 or OpenMetrics 1.0 does not allow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ type Labels = Vec<(String, String)>;
 /// Samples by name, then by labels in order.
 pub type Samples = BTreeMap<String, BTreeMap<Vec<(String, String)>, f64>>;
 
-/// Reads a page, or tells what is wrong with it.
+/// Parses a page, or returns the error.
 pub fn read(text: &str, open_metrics: bool) -> Result<Samples, String> {
     let mut lines: Vec<&str> = text.split('\n').collect();
     if lines.pop() != Some("") {
@@ -111,7 +111,7 @@ fn sample(line: &str) -> Option<(String, Labels, f64)> {
     is_name(name).then_some((name.to_owned(), labels, value))
 }
 
-/// Buckets rise to `+Inf`, which counts all; their ends are written in the one way that OpenMetrics allows.
+/// Buckets increase up to `+Inf`, which counts all. Their bounds are written as OpenMetrics requires.
 fn check_histogram(family: &str, own: &Samples) -> Result<(), String> {
     let none = BTreeMap::new();
     let of = |end: &str| own.get(&format!("{family}{end}")).unwrap_or(&none);

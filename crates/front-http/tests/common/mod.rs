@@ -1,4 +1,4 @@
-//! A broker in a temporary directory behind the real router, and a caller that holds every exchange against the
+//! A broker in a temporary directory behind the real router, and a client that checks every exchange against the
 //! OpenAPI document.
 #![allow(dead_code)]
 
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 pub struct Broker {
-    /// The first to be dropped: a disk that waits would keep the engine from ending.
+    /// Dropped first, because the engine cannot stop while a sync waits.
     switch: Option<disk::Switch>,
     pub api: Api,
     pub router: Router,
@@ -47,14 +47,14 @@ impl Answer {
         std::str::from_utf8(&self.bytes).unwrap()
     }
 
-    /// The body, if the status is this one.
+    /// Checks the status and returns the body.
     #[track_caller]
     pub fn expect(&self, status: u16) -> Value {
         assert_eq!(self.status.as_u16(), status, "{}", String::from_utf8_lossy(&self.bytes));
         if self.bytes.is_empty() { Value::Null } else { self.json() }
     }
 
-    /// The problem's code.
+    /// Checks the status and returns the code of the problem.
     #[track_caller]
     pub fn problem(&self, status: u16) -> String {
         let body = self.expect(status);
@@ -78,7 +78,7 @@ impl Broker {
         Self::over(dir, engine, running, limits, change)
     }
 
-    /// A broker whose disk syncs only as it is told.
+    /// A broker with a [`GatedDisk`].
     pub fn on_disk(limits: Limits) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (disk, switch) = disk::GatedDisk::open(dir.path());
@@ -88,7 +88,7 @@ impl Broker {
         Self { switch: Some(switch), ..broker }
     }
 
-    /// The syncs of a broker [`Broker::on_disk`].
+    /// The switch of a broker from [`Broker::on_disk`].
     pub fn disk(&self) -> &disk::Switch {
         self.switch.as_ref().expect("the disk has a switch")
     }
@@ -110,7 +110,7 @@ impl Broker {
         Self { switch: None, api, router, running, document, _dir: dir }
     }
 
-    /// Any request, and whether the document tells the truth about it.
+    /// Sends a request and checks the exchange against the document.
     #[track_caller]
     pub fn request(&self, request: Request<Body>) -> impl Future<Output = Answer> + use<> {
         let router = self.router.clone();
@@ -151,7 +151,7 @@ impl Broker {
         self.call("PUT", path, Some(body)).await
     }
 
-    /// A raw body with headers.
+    /// Sends a raw body with headers.
     pub async fn raw(
         &self,
         method: &str,
@@ -177,7 +177,7 @@ pub async fn with_queue(spec: Value) -> Broker {
     broker
 }
 
-/// Sends, and gives the sequences.
+/// Sends, and returns the sequence numbers.
 pub async fn send(broker: &Broker, messages: Value) -> Vec<u64> {
     let sent = broker
         .post(&format!("{Q}/messages/batch"), json!({"messages": messages}))

@@ -1,9 +1,7 @@
 //! AMQP over WebSocket, in binary messages, for clients that can reach only port 443.
 
-use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use axum::Router;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
@@ -14,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use bytes::BytesMut;
 use futures_util::{SinkExt, StreamExt};
+use malote_http::{ConnectionSlot, check_origin, header_text};
 use malote_model::{Foreign, WebGuard};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio_util::sync::CancellationToken;
@@ -23,10 +22,6 @@ use crate::{Front, Peer, limits, serve_peer};
 
 /// Subprotocols that clients request: the name of the service and the registered one.
 const PROTOCOLS: [&str; 2] = ["AMQPWSB10", "amqp"];
-
-/// What the server stores about a connection that becomes a WebSocket: the authenticated flag, the eviction token, and
-/// the permit that counts the connection.
-type ConnectionSlot = (Arc<AtomicBool>, CancellationToken, Arc<dyn Any + Send + Sync>);
 
 /// The tracker holds each connection until it ends.
 #[derive(Clone)]
@@ -57,7 +52,7 @@ async fn upgrade(
     extensions: Extensions,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
-    if let Err(foreign) = check_page(&state, &headers) {
+    if let Err(foreign) = check_upgrade(&state, &headers) {
         let why = format!("{foreign}; the server runs without credentials");
         return (StatusCode::FORBIDDEN, why).into_response();
     }
@@ -66,9 +61,8 @@ async fn upgrade(
         Err(rejection) => return rejection.into_response(),
     };
     let token = state.tasks.token();
-    let slot = extensions.get::<ConnectionSlot>().cloned();
-    let (known, evicted, place) =
-        slot.unwrap_or_else(|| (Arc::default(), CancellationToken::new(), Arc::new(())));
+    let ConnectionSlot { authenticated: known, evicted, permit } =
+        extensions.get::<ConnectionSlot>().cloned().unwrap_or_default();
     let address = extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
     let peer = Peer { address: address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), known };
     // A message carries one frame or a part of the stream, so a few frames are enough.
@@ -89,20 +83,19 @@ async fn upgrade(
         if let Err(error) = served {
             tracing::debug!(front = "websocket", %error, "connection ended");
         }
-        drop((token, place));
+        drop((token, permit));
     })
 }
 
 /// Refuses cross-origin pages, and public host names that were made to resolve to this server (DNS rebinding). With
 /// credentials, a page needs its own token, so any origin is allowed.
-fn check_page(state: &WebSocketState, headers: &HeaderMap) -> Result<(), Foreign> {
+fn check_upgrade(state: &WebSocketState, headers: &HeaderMap) -> Result<(), Foreign> {
     if !state.front.keys.is_open() {
         return Ok(());
     }
-    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("(not ASCII)"));
-    state.web.check(text)?;
-    let host = text("host").unwrap_or_default();
-    if text("origin").is_some() && !WebGuard::is_local_name(host) {
+    check_origin(&state.web, headers)?;
+    let host = header_text(headers, "host").unwrap_or_default();
+    if headers.contains_key("origin") && !WebGuard::is_local_name(host) {
         return Err(Foreign::Host { host: host.to_owned() });
     }
     Ok(())

@@ -135,7 +135,8 @@ impl Conn {
             let error = |error: EngineError| engine_error(error, LockKind::Message);
             Completion::SentBatch(match engine.send_each(batches).await {
                 Ok(each) => {
-                    let each = each.into_iter().map(|sent| sent.map_err(|e| error(e.into())));
+                    let each =
+                        each.into_iter().map(|sent| sent.map(drop).map_err(|e| error(e.into())));
                     origin.into_iter().zip(each).collect()
                 }
                 Err(e) => {

@@ -17,6 +17,7 @@ fn stored(message: Message) -> Stored {
         dead: None,
         deaths: Vec::new(),
         first_seq: None,
+        routed_by: None,
         depth: 1,
     }
 }
@@ -128,14 +129,13 @@ fn changed_properties_are_sent_and_others_keep_their_type() {
     message.subject = Some("other".into());
     let mut stored = stored(message);
     stored.first_seq = Some(malote_model::Seq(41));
+    let from = malote_model::QueueName::new("q").unwrap();
+    let dead = malote_engine::DeadLetter::once("why".into(), "because".into(), Timestamp(1), from);
     stored.dead = Some(malote_engine::DeadLetter {
-        reason: "why".into(),
-        text: "because".into(),
-        at: Timestamp(1),
-        from: malote_model::QueueName::new("q").unwrap(),
         from_seq: malote_model::Seq(41),
         receives: 1,
         failed: 1,
+        ..dead
     });
     let queue = QueueName::new("q").unwrap().dead_letters();
     let info = DeliveryInfo::of(&queue, &stored, Seq(3), 0);

@@ -91,6 +91,7 @@ pub fn write(rule: &Rule) -> Value {
             let key = Correlation { key: Some(key.clone()), ..Correlation::default() };
             written_correlation(&key)
         }
+        Filter::Weight(_) => written_correlation(&Correlation::default()),
         Filter::Headers(headers) => {
             let properties = headers.values.iter();
             let properties =

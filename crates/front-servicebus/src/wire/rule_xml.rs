@@ -121,7 +121,9 @@ pub fn write(out: &mut String, rule: &Rule) {
         Filter::Sql(sql) => put_sql(out, "Filter", "SqlFilter", sql.text(), sql.parameters()),
         Filter::Correlation(correlation) => put_correlation(out, correlation),
         // Rules of exchanges do not exist in this protocol; only a part of their meaning can be expressed.
-        Filter::Key(_) | Filter::Pattern(_) => put_correlation(out, &Correlation::default()),
+        Filter::Key(_) | Filter::Pattern(_) | Filter::Weight(_) => {
+            put_correlation(out, &Correlation::default())
+        }
         Filter::Headers(headers) => {
             let values = headers.values.iter();
             let properties = values.filter_map(|(name, v)| Some((name.clone(), v.clone()?)));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use malote_model::QueueName;
+use malote_engine::QueueSample;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -15,51 +15,6 @@ use crate::wire::name;
 const NAMESPACE: &str = "AWS/SQS";
 /// Queries per request, and metrics per page.
 const QUERIES_MAX: usize = 500;
-
-/// The state of a queue at one time.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Sample {
-    /// Seconds since 1970.
-    pub at_s: u64,
-    /// Ready messages.
-    pub visible: u64,
-    /// Messages in flight.
-    pub not_visible: u64,
-    /// Messages that are not due yet.
-    pub delayed: u64,
-    /// Age of the oldest ready message.
-    pub oldest_age_s: Option<u64>,
-    /// Since the previous sample, or since the queue was created.
-    pub sent: u64,
-    /// Since the previous sample.
-    pub received: u64,
-    /// Since the previous sample.
-    pub deleted: u64,
-    /// Groups with so many messages that others are served before them.
-    pub noisy_groups: u64,
-    /// Part of `visible` that belongs to noisy groups.
-    pub noisy_visible: u64,
-    /// Part of `not_visible` that belongs to noisy groups.
-    pub noisy_not_visible: u64,
-    /// Age of the oldest ready message outside of noisy groups.
-    pub quiet_oldest_age_s: Option<u64>,
-}
-
-/// Provides the history of queues.
-pub trait History: Send + Sync {
-    /// The samples of a queue, oldest first.
-    fn samples(&self, queue: &QueueName) -> Vec<Sample>;
-}
-
-/// An empty history, for a front end without a server.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoHistory;
-
-impl History for NoHistory {
-    fn samples(&self, _: &QueueName) -> Vec<Sample> {
-        Vec::new()
-    }
-}
 
 const METRICS: [&str; 11] = [
     "ApproximateAgeOfOldestMessage",
@@ -76,31 +31,33 @@ const METRICS: [&str; 11] = [
 ];
 
 /// Unit and values of a metric; none if the metric is unknown.
-fn series(samples: &[Sample], metric: &str) -> Option<(&'static str, Vec<(u64, f64)>)> {
-    let values = |value: fn(&Sample) -> u64| {
-        samples.iter().map(|sample| (sample.at_s, value(sample) as f64)).collect()
+fn series(samples: &[QueueSample], metric: &str) -> Option<(&'static str, Vec<(u64, f64)>)> {
+    let values = |value: fn(&QueueSample) -> u64| {
+        samples.iter().map(|sample| (sample.at.0 / 1000, value(sample) as f64)).collect()
     };
     Some(match metric {
         // An attribute of queues and not a metric of the service, but dashboards ask for it.
         "ApproximateNumberOfMessages" | "ApproximateNumberOfMessagesVisible" => {
-            ("Count", values(|s| s.visible))
+            ("Count", values(|s| s.ready))
         }
-        "ApproximateNumberOfMessagesNotVisible" => ("Count", values(|s| s.not_visible)),
-        "ApproximateNumberOfMessagesDelayed" => ("Count", values(|s| s.delayed)),
-        "ApproximateAgeOfOldestMessage" => ("Seconds", values(|s| s.oldest_age_s.unwrap_or(0))),
-        "ApproximateNumberOfNoisyGroups" => ("Count", values(|s| s.noisy_groups)),
+        "ApproximateNumberOfMessagesNotVisible" => ("Count", values(|s| s.locked)),
+        "ApproximateNumberOfMessagesDelayed" => ("Count", values(|s| s.delayed + s.scheduled)),
+        "ApproximateAgeOfOldestMessage" => {
+            ("Seconds", values(|s| s.oldest_age_ms.unwrap_or(0) / 1000))
+        }
+        "ApproximateNumberOfNoisyGroups" => ("Count", values(|s| s.noisy.tenants)),
         "ApproximateNumberOfMessagesVisibleInQuietGroups" => {
-            ("Count", values(|s| s.visible.saturating_sub(s.noisy_visible)))
+            ("Count", values(|s| s.ready.saturating_sub(s.noisy.ready)))
         }
         "ApproximateNumberOfMessagesNotVisibleInQuietGroups" => {
-            ("Count", values(|s| s.not_visible.saturating_sub(s.noisy_not_visible)))
+            ("Count", values(|s| s.locked.saturating_sub(s.noisy.locked)))
         }
         "ApproximateAgeOfOldestMessageInQuietGroups" => {
-            ("Seconds", values(|s| s.quiet_oldest_age_s.unwrap_or(0)))
+            ("Seconds", values(|s| s.quiet_oldest_age_ms.unwrap_or(0) / 1000))
         }
         "NumberOfMessagesSent" => ("Count", values(|s| s.sent)),
-        "NumberOfMessagesReceived" => ("Count", values(|s| s.received)),
-        "NumberOfMessagesDeleted" => ("Count", values(|s| s.deleted)),
+        "NumberOfMessagesReceived" => ("Count", values(|s| s.delivered)),
+        "NumberOfMessagesDeleted" => ("Count", values(|s| s.completed)),
         _ => return None,
     })
 }
@@ -242,14 +199,14 @@ async fn samples(
     call: &Call,
     namespace: &str,
     dimensions: &[Dimension],
-) -> Result<Vec<Sample>, SqsError> {
+) -> Result<Vec<QueueSample>, SqsError> {
     let named = dimensions.iter().find(|dimension| dimension.name == "QueueName");
     let Some(queue) = named.and_then(|named| named.value.as_deref()) else { return Ok(Vec::new()) };
     if namespace != NAMESPACE {
         return Ok(Vec::new());
     }
     match call.queue_by_name(sqs, queue, VIEW_ACTIONS).await {
-        Ok(found) => Ok(sqs.0.history.samples(found.name())),
+        Ok(found) => Ok(sqs.0.history.of(found.name())),
         Err(error) if error.code == Code::QueueDoesNotExist => Ok(Vec::new()),
         Err(error) => Err(error),
     }
@@ -379,17 +336,19 @@ pub async fn list(sqs: &Sqs, call: &Call, request: ListIn) -> Result<Value, SqsE
 
 #[cfg(test)]
 mod tests {
+    use malote_model::Timestamp;
+
     use super::*;
 
     #[test]
     fn samples_become_values_by_period() {
-        let sample = |n: u64| Sample {
-            at_s: 600 + 10 * n,
-            visible: n,
+        let sample = |n: u64| QueueSample {
+            at: Timestamp((600 + 10 * n) * 1000),
+            ready: n,
             sent: 2 * n + 1,
-            ..Sample::default()
+            ..QueueSample::default()
         };
-        let samples: Vec<Sample> = (0..12).map(sample).collect();
+        let samples: Vec<QueueSample> = (0..12).map(sample).collect();
         let (unit, visible) = series(&samples, "ApproximateNumberOfMessages").unwrap();
         let by_minute = buckets(&visible, 600, 720, 60);
         assert_eq!((unit, by_minute.len()), ("Count", 2));

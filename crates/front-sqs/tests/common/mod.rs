@@ -12,7 +12,7 @@ use malote_engine::chance::Chance;
 use malote_engine::clock::ManualClock;
 use malote_engine::disk::OsDisk;
 use malote_engine::{Engine, Running, Settings};
-use malote_front_sqs::{Keys, NoHistory, Sqs, router};
+use malote_front_sqs::{Keys, Sqs, router};
 use malote_model::access::AllowAll;
 use malote_model::{Principal, Timestamp};
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ impl Broker {
     ) -> Self {
         let web = malote_model::WebGuard { hosts: vec!["localhost".into()], origins: Vec::new() };
         let settings = malote_front_sqs::Settings { web, ..Default::default() };
-        let (access, keys, history) = (Arc::new(AllowAll), Arc::new(Open), Arc::new(NoHistory));
+        let (access, keys, history) = (Arc::new(AllowAll), Arc::new(Open), Arc::default());
         let shutdown = CancellationToken::new();
         let sqs = Sqs::new(engine.clone(), access, keys, history, settings, shutdown);
         Self { router: router(sqs, false), engine, clock, running, dir }

@@ -12,6 +12,7 @@ use crate::files::{self, Fingerprint};
 use crate::reload::Reload;
 use crate::settings::Secret;
 use arc_swap::ArcSwap;
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use malote_model::access::{Access, Action, Changed, CredentialId, Denied, Principal, Resource};
 use malote_model::{AuditAction, CallerKind};
 use sha2::{Digest, Sha256};
@@ -382,7 +383,7 @@ impl Store {
     pub fn add_token(&self, label: &str, holder: Holder) -> Result<NewToken, CredentialsError> {
         check_name(label)?;
         let token = random::token();
-        let sha256 = Sha256::digest(&token).iter().map(|byte| format!("{byte:02x}")).collect();
+        let sha256 = HEXLOWER.encode(&Sha256::digest(&token));
         let label = label.to_owned();
         let detail = shown_holder(&holder);
         self.change(|file| {
@@ -651,12 +652,5 @@ fn not_found(what: &'static str, name: &str) -> CredentialsError {
 }
 
 fn from_hex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-    }
-    Some(bytes)
+    HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?.try_into().ok()
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! TLS         16 03 …                    handshake record, version 3.x
 //! AMQP 1.0    'A' 'M' 'Q' 'P' id 1 0 0   id: 0 plain, 2 TLS, 3 SASL
+//! AMQP 0-9-1  'A' 'M' 'Q' 'P' 0 0 9 1    another version with these zeros is answered with this one
 //! HTTP        METHOD SP …                or the HTTP/2 preface `PRI * HTTP/2.0`
 //! ```
 //! In all of these, the client sends first.
@@ -22,6 +23,8 @@ pub enum DetectedProtocol {
     Http,
     /// AMQP 1.0, and the layer that it starts with.
     Amqp10(Amqp10Layer),
+    /// AMQP 0-9-1, as RabbitMQ clients speak it.
+    Amqp091,
     /// `AMQP` with an unsupported version. The handler replies with the supported one.
     AmqpOther,
     Unknown,
@@ -76,6 +79,7 @@ fn detect_amqp(version: &[u8]) -> Detection {
         [0, 1, 0, 0] => DetectedProtocol::Amqp10(Amqp10Layer::Plain),
         [2, 1, 0, 0] => DetectedProtocol::Amqp10(Amqp10Layer::Tls),
         [3, 1, 0, 0] => DetectedProtocol::Amqp10(Amqp10Layer::Sasl),
+        [0, 0, _, _] => DetectedProtocol::Amqp091,
         _ => DetectedProtocol::AmqpOther,
     })
 }
@@ -155,7 +159,8 @@ mod tests {
     #[test]
     fn protocols_by_their_first_bytes() {
         is(b"\x16\x03\x01\x02\x00\x01", DetectedProtocol::Tls);
-        is(b"AMQP\x00\x00\x09\x01", DetectedProtocol::AmqpOther);
+        is(b"AMQP\x00\x00\x09\x01", DetectedProtocol::Amqp091);
+        is(b"AMQP\x01\x01\x00\x0a", DetectedProtocol::AmqpOther);
         is(b"AMQP\x00\x01\x00\x00", DetectedProtocol::Amqp10(Amqp10Layer::Plain));
         is(b"AMQP\x02\x01\x00\x00", DetectedProtocol::Amqp10(Amqp10Layer::Tls));
         is(b"AMQP\x03\x01\x00\x00", DetectedProtocol::Amqp10(Amqp10Layer::Sasl));

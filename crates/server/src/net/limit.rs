@@ -2,7 +2,7 @@
 //!
 //! | connections | when the limit is reached |
 //! |---|---|
-//! | all: `limits.connections` | a new one is closed immediately, or may ask for the health only |
+//! | all: `limits.connections` | the oldest unauthenticated one is closed; if there is none, the new one is closed, or may ask for the health only |
 //! | not authenticated yet: [`UNKNOWN_CONNECTIONS_MAX`] | the oldest one of the address with the most is closed |
 //! | health checks at a full server: [`HEALTH_CONNECTIONS_MAX`] | the same |
 
@@ -11,7 +11,9 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// Connections whose peer has not authenticated. Each may hold a header or frame of 64 KiB, which is 64 MiB in total.
@@ -22,6 +24,9 @@ pub const HEALTH_CONNECTIONS_MAX: usize = 32;
 
 /// Lower bound of the limit for unauthenticated connections.
 const UNKNOWN_CONNECTIONS_MIN: usize = 16;
+
+/// How long a new connection waits for an evicted one to close. Only a starved process needs more than a moment.
+const EVICTION_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Counts connections and refuses those beyond the limit.
 ///
@@ -86,13 +91,7 @@ impl EvictableConnections {
             all.retain(|one| !one.known.load(Ordering::Relaxed));
         }
         if all.len() >= self.max {
-            let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-            all.iter().for_each(|one| *counts.entry(one.address).or_default() += 1);
-            let most = counts.into_iter().max_by_key(|(_, count)| *count);
-            let oldest = all.iter().position(|one| most.is_some_and(|most| one.address == most.0));
-            if let Some(oldest) = oldest.and_then(|at| all.remove(at)) {
-                oldest.evicted.cancel();
-            }
+            evict_oldest(&mut all);
         }
         all.push_back(EvictableConnection {
             address,
@@ -101,6 +100,23 @@ impl EvictableConnections {
         });
         (known, evicted)
     }
+
+    /// Evicts one connection; false if none is evictable.
+    fn evict_one(&self) -> bool {
+        let mut all = self.all.lock();
+        all.retain(|one| !one.known.load(Ordering::Relaxed));
+        evict_oldest(&mut all)
+    }
+}
+
+/// Evicts the oldest connection of the address with the most; false if there is none.
+fn evict_oldest(all: &mut VecDeque<EvictableConnection>) -> bool {
+    let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+    all.iter().for_each(|one| *counts.entry(one.address).or_default() += 1);
+    let most = counts.into_iter().max_by_key(|(_, count)| *count);
+    let oldest = all.iter().position(|one| most.is_some_and(|most| one.address == most.0));
+    let evicted = oldest.and_then(|at| all.remove(at));
+    evicted.inspect(|oldest| oldest.evicted.cancel()).is_some()
 }
 
 /// Counters for metrics.
@@ -137,9 +153,17 @@ impl ConnectionLimit {
     }
 
     /// Accepts a connection, or counts it as refused.
-    pub fn acquire(&self, address: IpAddr) -> Option<ConnectionPermit> {
-        match Arc::clone(&self.slots).try_acquire_owned() {
-            Ok(slot) => {
+    ///
+    /// At the limit, an unauthenticated connection is evicted first. The new one waits until it has closed: a flood of
+    /// connections must not outrun the tasks that close the evicted ones.
+    pub async fn acquire(&self, address: IpAddr) -> Option<ConnectionPermit> {
+        let mut slot = Arc::clone(&self.slots).try_acquire_owned().ok();
+        if slot.is_none() && self.unknown.evict_one() {
+            let freed = Arc::clone(&self.slots).acquire_owned();
+            slot = timeout(EVICTION_TIME_MAX, freed).await.ok().and_then(Result::ok);
+        }
+        match slot {
+            Some(slot) => {
                 self.full.store(false, Ordering::Relaxed);
                 let conn = self.accepted.fetch_add(1, Ordering::Relaxed) + 1;
                 let (known, evicted) = self.unknown.add(address);
@@ -151,7 +175,7 @@ impl ConnectionLimit {
                     _slot: Some(slot),
                 })
             }
-            Err(_) => {
+            None => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 // Logged once each time the limit is reached, not for every refused connection.
                 if !self.full.swap(true, Ordering::Relaxed) {
@@ -193,28 +217,43 @@ mod tests {
 
     const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-    #[test]
-    fn dropping_a_permit_frees_its_slot() {
+    async fn acquire(limit: &ConnectionLimit, address: IpAddr) -> ConnectionPermit {
+        limit.acquire(address).await.expect("below the limit")
+    }
+
+    async fn acquire_known(limit: &ConnectionLimit) -> ConnectionPermit {
+        let permit = acquire(limit, HOME).await;
+        permit.known.store(true, Ordering::Relaxed);
+        permit
+    }
+
+    #[tokio::test]
+    async fn dropping_a_permit_frees_its_slot() {
         let limit = ConnectionLimit::new(2);
-        let first = limit.acquire(HOME).unwrap();
-        let _second = limit.acquire(HOME).unwrap();
-        assert!(limit.acquire(HOME).is_none());
+        let first = acquire_known(&limit).await;
+        let _second = acquire_known(&limit).await;
+        assert!(limit.acquire(HOME).await.is_none());
         drop(first);
-        assert_eq!(limit.acquire(HOME).unwrap().conn, 3);
+        assert_eq!(acquire(&limit, HOME).await.conn, 3);
         assert_eq!(limit.counts(), ConnectionCounts { open: 1, accepted: 3, refused: 1 });
     }
 
-    #[test]
-    fn the_oldest_unauthenticated_connection_of_the_busiest_address_is_evicted() {
+    #[tokio::test]
+    async fn the_oldest_unauthenticated_connection_of_the_busiest_address_is_evicted() {
         let limit = ConnectionLimit::new(40);
         let (busy, quiet) = (HOME, IpAddr::from([10, 0, 0, 1]));
-        let quiet_one = limit.acquire(quiet).unwrap();
-        let known = limit.acquire(busy).unwrap();
-        known.known.store(true, Ordering::Relaxed);
-        let many: Vec<ConnectionPermit> = (0..18).map(|_| limit.acquire(busy).unwrap()).collect();
+        let quiet_one = acquire(&limit, quiet).await;
+        let known = acquire_known(&limit).await;
+        let mut many = Vec::new();
+        for _ in 0..18 {
+            many.push(acquire(&limit, busy).await);
+        }
         // 20 may be unauthenticated, so none was evicted yet.
         assert!(many.iter().all(|permit| !permit.evicted.is_cancelled()));
-        let more: Vec<ConnectionPermit> = (0..3).map(|_| limit.acquire(busy).unwrap()).collect();
+        let mut more = Vec::new();
+        for _ in 0..3 {
+            more.push(acquire(&limit, busy).await);
+        }
         let gone: Vec<bool> = many.iter().map(|permit| permit.evicted.is_cancelled()).collect();
         assert_eq!(gone.iter().filter(|gone| **gone).count(), 2);
         assert!(gone[0] && gone[1]);
@@ -223,11 +262,28 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_full_server_answers_health_checks() {
+    #[tokio::test]
+    async fn at_the_limit_an_unauthenticated_connection_makes_room() {
+        let limit = ConnectionLimit::new(2);
+        let _known = acquire_known(&limit).await;
+        let idle = acquire(&limit, HOME).await;
+        // The evicted connection closes only later, as in a busy process.
+        let closes = tokio::spawn(async move {
+            idle.evicted.cancelled().await;
+            tokio::task::yield_now().await;
+            drop(idle);
+        });
+        let new = acquire_known(&limit).await;
+        closes.await.unwrap();
+        assert!(!new.health_only && !new.evicted.is_cancelled());
+        assert!(limit.acquire(HOME).await.is_none(), "authenticated connections are not evicted");
+    }
+
+    #[tokio::test]
+    async fn a_full_server_answers_health_checks() {
         let limit = ConnectionLimit::new(1);
-        let _only = limit.acquire(HOME).unwrap();
-        assert!(limit.acquire(HOME).is_none());
+        let _only = acquire_known(&limit).await;
+        assert!(limit.acquire(HOME).await.is_none());
         let asking: Vec<ConnectionPermit> =
             (0..=HEALTH_CONNECTIONS_MAX).map(|_| limit.acquire_for_health(HOME)).collect();
         assert!(asking[0].evicted.is_cancelled() && asking.iter().all(|permit| permit.health_only));

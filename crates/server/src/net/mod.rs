@@ -23,6 +23,6 @@ pub use limit::{
     UNKNOWN_CONNECTIONS_MAX, raise_file_limit,
 };
 pub use listener::{BindError, Listener};
-pub use port::{Admission, Handler, HandlerFuture, PeerInfo, Port, Router, handler};
+pub use port::{Admission, ConnectionHandler, HandlerFuture, PeerInfo, Port, Router, handler};
 pub use stream::{PrefixedStream, Stream};
 pub use tls::{Tls, TlsError, TlsInfo};

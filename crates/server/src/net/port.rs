@@ -21,10 +21,11 @@ pub type HandlerFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 ///
 /// Once [`ShutdownToken::draining`] resolves, it finishes current work, begins no new work, and closes. When the drain
 /// ends, its future is dropped.
-pub type Handler = Arc<dyn Fn(Stream, PeerInfo, ShutdownToken) -> HandlerFuture + Send + Sync>;
+pub type ConnectionHandler =
+    Arc<dyn Fn(Stream, PeerInfo, ShutdownToken) -> HandlerFuture + Send + Sync>;
 
-/// Makes a [`Handler`] from an async function.
-pub fn handler<F, T>(serve: F) -> Handler
+/// Makes a [`ConnectionHandler`] from an async function.
+pub fn handler<F, T>(serve: F) -> ConnectionHandler
 where
     F: Fn(Stream, PeerInfo, ShutdownToken) -> T + Send + Sync + 'static,
     T: Future<Output = ()> + Send + 'static,
@@ -53,9 +54,11 @@ pub struct PeerInfo {
 #[derive(Clone, Default)]
 pub struct Router {
     /// HTTP/1.1.
-    pub http: Option<Handler>,
+    pub http: Option<ConnectionHandler>,
     /// AMQP 1.0.
-    pub amqp10: Option<Handler>,
+    pub amqp10: Option<ConnectionHandler>,
+    /// AMQP 0-9-1.
+    pub amqp091: Option<ConnectionHandler>,
     /// Whether HTTP on this port serves health checks, even when the connection limit is reached.
     pub health: bool,
 }
@@ -65,16 +68,19 @@ impl Router {
         self.handlers().next().is_none()
     }
 
-    fn handlers(&self) -> impl Iterator<Item = &Handler> {
-        [&self.http, &self.amqp10].into_iter().flatten()
+    fn handlers(&self) -> impl Iterator<Item = &ConnectionHandler> {
+        [&self.http, &self.amqp10, &self.amqp091].into_iter().flatten()
     }
 
-    fn route(&self, protocol: DetectedProtocol) -> Option<&Handler> {
+    fn route(&self, protocol: DetectedProtocol) -> Option<&ConnectionHandler> {
         let exact = match protocol {
             DetectedProtocol::Http => self.http.as_ref(),
+            DetectedProtocol::Amqp091 => self.amqp091.as_ref(),
             // For another version of AMQP, the handler replies with the supported one, as the specification demands.
             DetectedProtocol::Amqp10(_) | DetectedProtocol::AmqpOther => self.amqp10.as_ref(),
-            DetectedProtocol::Unknown | DetectedProtocol::Tls => None,
+            // It answers anything else with its protocol header, as RabbitMQ does.
+            DetectedProtocol::Unknown => self.amqp091.as_ref(),
+            DetectedProtocol::Tls => None,
         };
         // A single front end gets everything, so that it can refuse it in its own protocol.
         exact.or_else(|| {
@@ -89,6 +95,7 @@ impl std::fmt::Debug for Router {
         f.debug_struct("Router")
             .field("http", &self.http.is_some())
             .field("amqp10", &self.amqp10.is_some())
+            .field("amqp091", &self.amqp091.is_some())
             .finish()
     }
 }
@@ -151,7 +158,7 @@ impl Port {
                 accepted = listener.accept() => accepted,
             };
             let limit = &state.admission.limit;
-            let permit = match limit.acquire(remote.ip()) {
+            let permit = match limit.acquire(remote.ip()).await {
                 Some(permit) => permit,
                 None if state.router.health => limit.acquire_for_health(remote.ip()),
                 // Dropping the stream closes the connection.

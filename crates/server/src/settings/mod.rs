@@ -34,6 +34,7 @@ pub struct Settings {
     pub limits: LimitSettings,
     /// A Config.json of Microsoft's Service Bus emulator; its entities are created at start.
     pub servicebus_config: Option<PathBuf>,
+    pub rabbitmq: RabbitmqSettings,
     pub sqs: SqsSettings,
     /// Time for connections to finish after SIGTERM.
     pub drain_timeout: Duration,
@@ -104,6 +105,14 @@ pub enum Certificate {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RabbitmqSettings {
+    /// Virtual hosts to create at start, besides `/`.
+    pub vhosts: Vec<String>,
+    /// Time to acknowledge a message; none for no limit.
+    pub consumer_timeout: Option<Duration>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SqsSettings {
     /// Base of queue URLs, without a trailing slash. None: the host that the caller used.
     pub public_url: Option<String>,
@@ -118,10 +127,6 @@ pub struct SqsSettings {
 pub struct LimitSettings {
     /// Concurrent connections over all ports.
     pub connections_max: usize,
-    /// Largest message, including its properties.
-    pub message_bytes_max: u64,
-    /// Memory for bodies of ready messages.
-    pub payload_cache_bytes: u64,
     /// Time for the first bytes of a connection, and again for its TLS handshake.
     pub handshake_timeout: Duration,
     /// Time for the header of a request.

@@ -51,7 +51,7 @@ settings! {
         "HTTP API, health and metrics: host:port, :port, port or off";
     sqs = "sqs", "MALOTE_SQS", Some("--sqs"), false, "Amazon SQS protocol: host:port, :port, port or off";
     amqp = "amqp", "MALOTE_AMQP", Some("--amqp"), false,
-        "AMQP 1.0 (Azure Service Bus): host:port, :port, port or off";
+        "AMQP (RabbitMQ, Service Bus): host:port, :port, port or off";
     amqps = "amqps", "MALOTE_AMQPS", Some("--amqps"), false,
         "A second port for AMQP, where clients expect TLS (5671): host:port, :port, port or off";
     servicebus_admin = "servicebus_admin", "MALOTE_SERVICEBUS_ADMIN", Some("--servicebus-admin"), false,
@@ -59,6 +59,10 @@ settings! {
     data = "data", "MALOTE_DATA", Some("--data"), false, "Directory of the journal and the credentials";
     servicebus_config = "servicebus_config", "MALOTE_SERVICEBUS_CONFIG", Some("--servicebus-config"), false,
         "Entities to create at start: a Config.json of Microsoft's Service Bus emulator";
+    rabbitmq_vhosts = "rabbitmq_vhosts", "MALOTE_RABBITMQ_VHOSTS", None, false,
+        "Virtual hosts of RabbitMQ to create at start, besides /, separated by commas";
+    rabbitmq_consumer_timeout = "rabbitmq_consumer_timeout", "MALOTE_RABBITMQ_CONSUMER_TIMEOUT", None, false,
+        "Time for a RabbitMQ client to acknowledge a message before its channel is closed, or off";
     public_url = "public_url", "MALOTE_PUBLIC_URL", None, false,
         "Base of SQS queue URLs, such as https://queues.example.com (default: the host that the caller used)";
     sqs_account = "sqs_account", "MALOTE_SQS_ACCOUNT", None, false,
@@ -87,10 +91,6 @@ settings! {
         "Refuse connections without TLS";
     limits_connections = "limits.connections", "MALOTE_LIMITS_CONNECTIONS", None, false,
         "Concurrent connections over all ports";
-    limits_message_size = "limits.message_size", "MALOTE_LIMITS_MESSAGE_SIZE", None, false,
-        "Largest message, including its properties";
-    limits_payload_cache = "limits.payload_cache", "MALOTE_LIMITS_PAYLOAD_CACHE", None, false,
-        "Memory for bodies of ready messages; others are read from disk";
     limits_handshake_timeout = "limits.handshake_timeout", "MALOTE_LIMITS_HANDSHAKE_TIMEOUT", None, false,
         "Time for the first bytes of a connection, and again for its TLS handshake";
     limits_header_timeout = "limits.header_timeout", "MALOTE_LIMITS_HEADER_TIMEOUT", None, false,

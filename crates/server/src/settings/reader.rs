@@ -3,8 +3,8 @@
 use super::value::{parse_bool, parse_duration, parse_size};
 use super::{
     Certificate, Entry, Environment, KEYS, Key, LimitSettings, Listen, Listeners, LogFormat,
-    LogSettings, Origin, RawSettings, Secret, Settings, SettingsProblem, SqsSettings, TlsSettings,
-    paths,
+    LogSettings, Origin, RabbitmqSettings, RawSettings, Secret, Settings, SettingsProblem,
+    SqsSettings, TlsSettings, paths,
 };
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,6 +41,13 @@ impl SettingsReader {
         let servicebus_admin = self.listen("servicebus_admin", "5300");
         let data = self.data(env);
         let servicebus_config = self.optional("servicebus_config").map(PathBuf::from);
+        let vhosts = self.optional("rabbitmq_vhosts").unwrap_or_default();
+        let names = vhosts.split(',').map(str::trim).filter(|name| !name.is_empty());
+        let vhosts = names.map(str::to_owned).collect();
+        let consumer_timeout = self.parsed("rabbitmq_consumer_timeout", "30m", |text| match text {
+            "off" => Ok(None),
+            text => parse_duration(text).map(Some).map_err(|_| "a duration such as 30m, or off"),
+        });
         let sqs_settings = self.sqs();
         let allow_open = self.yes_or_no("allow_open");
         // Below the 30 s that Kubernetes and most service managers wait before they kill a process.
@@ -76,6 +83,7 @@ impl SettingsReader {
             },
             data: data?,
             servicebus_config,
+            rabbitmq: RabbitmqSettings { vhosts, consumer_timeout: consumer_timeout? },
             sqs: sqs_settings?,
             log: LogSettings { filter: filter?, format: format? },
             tls: tls?,
@@ -180,15 +188,11 @@ impl SettingsReader {
         let connections_max = self.parsed("limits.connections", "16384", |text| {
             text.parse().ok().filter(|count| *count > 0).ok_or("a number above 0")
         });
-        let message_bytes_max = self.size("limits.message_size", "16MiB");
-        let payload_cache_bytes = self.size("limits.payload_cache", "256MiB");
         let handshake_timeout = self.duration("limits.handshake_timeout", "10s");
         let header_timeout = self.duration("limits.header_timeout", "15s");
         let idle_timeout = self.duration("limits.idle_timeout", "5m");
         Some(LimitSettings {
             connections_max: connections_max?,
-            message_bytes_max: message_bytes_max?,
-            payload_cache_bytes: payload_cache_bytes?,
             handshake_timeout: handshake_timeout?,
             header_timeout: header_timeout?,
             idle_timeout: idle_timeout?,
@@ -212,13 +216,6 @@ impl SettingsReader {
         self.parsed(name, default, |text| match parse_duration(text) {
             Ok(duration) if duration.is_zero() => Err("a duration above 0"),
             duration => duration,
-        })
-    }
-
-    fn size(&mut self, name: &'static str, default: &str) -> Option<u64> {
-        self.parsed(name, default, |text| match parse_size(text) {
-            Ok(0) => Err("a size above 0"),
-            size => size,
         })
     }
 

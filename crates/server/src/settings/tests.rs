@@ -54,6 +54,8 @@ fn flag_beats_environment_beats_file_beats_default() {
             servicebus_admin = "127.0.0.1:5300" # default
             data = "/nowhere/.local/share/malote" # default
             # servicebus_config is not set
+            # rabbitmq_vhosts is not set
+            rabbitmq_consumer_timeout = "30m" # default
             # public_url is not set
             sqs_account = "000000000000" # default
             sqs_purge_pause = "60s" # default
@@ -75,8 +77,6 @@ fn flag_beats_environment_beats_file_beats_default() {
 
             [limits]
             connections = 10 # malote.toml
-            message_size = "16MiB" # default
-            payload_cache = "256MiB" # default
             handshake_timeout = "10s" # default
             header_timeout = "15s" # default
             idle_timeout = "5m" # default"#]],
@@ -85,11 +85,11 @@ fn flag_beats_environment_beats_file_beats_default() {
 
 #[test]
 fn what_is_printed_is_a_settings_file() {
-    let settings = load("http = 'off'\n[limits]\nmessage_size = 4096", &[], RawSettings::default());
+    let settings = load("http = 'off'\n[limits]\nconnections = 10", &[], RawSettings::default());
     let printed = settings.unwrap().to_toml();
     let again = load(&printed, &[], RawSettings::default()).unwrap();
     assert_eq!(again.listeners.http, Listen::Off);
-    assert_eq!(again.limits.message_bytes_max, 4096);
+    assert_eq!(again.limits.connections_max, 10);
     assert!(again.entries().iter().all(|e| e.value.is_none() || e.origin != Origin::Default));
 }
 

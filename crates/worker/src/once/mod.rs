@@ -1,16 +1,16 @@
-//! Effects exactly once, in your own database.
+//! Exactly-once writes to your own database.
 //!
-//! A message may come twice; what a handler writes must not. A handler that asks for a [`Tx`] runs inside one
-//! transaction of your database: a row in `malote_inbox` says that the message was handled, your writes follow, and
-//! messages that you send wait in `malote_outbox`. All of it is committed when the handler says that it is done, and
-//! nothing of it otherwise. A message whose row is there already is done without the handler.
+//! A message may be delivered more than once. A handler that takes a [`Tx`] runs in one transaction of your database.
+//! The transaction contains a row in `malote_inbox` which records that the message was handled, your own writes, and
+//! the messages that you send, as rows in `malote_outbox`. It is committed when the handler succeeds, and rolled back
+//! otherwise. If the inbox row exists already, the message is completed without a call of the handler.
 //!
-//! Of a session, `malote_fence` keeps the newest holder: whoever was frozen and comes back to a session that somebody
-//! else has by now commits nothing.
+//! For messages of a session, `malote_fence` stores the newest holder of the session. A worker that was frozen, and
+//! whose session belongs to another worker now, cannot commit.
 //!
-//! `relay.rs` publishes what waits in an outbox. Each database has a file or folder of its own, with its tables.
+//! `relay.rs` publishes the messages of an outbox. Each database has its own module with its tables.
 
-mod outgoing;
+mod outbox_message;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod relay;
@@ -25,46 +25,48 @@ use std::time::Duration;
 
 use malote_model::limits;
 
+use crate::clock::signed;
 use crate::incoming::Incoming;
 use crate::outcome::{Failure, Outcome};
-use crate::saga::database::{Doing, Save};
+use crate::saga::database::{DatabaseFuture, SagaUpdate};
+use crate::text::clip;
 
-pub use outgoing::Outgoing;
+pub use outbox_message::OutboxMessage;
 
-/// How long rows of an inbox are kept unless you know better: longer than any message may take to come again.
+/// A good age for `clean_inbox`: longer than a message usually takes to be delivered again.
 pub const INBOX_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Rows that a cleaner removes at once: others wait no longer than for these.
+/// Rows to delete or read in one statement, so that other transactions do not wait long.
 const SLICE: usize = 1000;
 
-/// What is to be committed with a handler's success.
-pub(crate) trait Effect: Send + Sync {
+/// The open transaction of a handler.
+pub(crate) trait HandlerTransaction: Send + Sync {
     fn commit(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + '_>>;
     fn rollback(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
-    /// Writes where a saga stands into the transaction; whether it was as it was.
-    fn save(&self, save: Save) -> Doing<'_, bool>;
+    /// Updates the row of a saga in the transaction. Returns false if the row did not have the expected version.
+    fn save(&self, update: SagaUpdate) -> DatabaseFuture<'_, bool>;
 }
 
-/// Whose transaction a handler can ask for.
+/// A database whose transactions handlers can take as [`Tx`].
 pub trait Database: Send + Sync + 'static {
     /// An open transaction.
-    type Open: Send + Sync + 'static;
+    type Transaction: Send + Sync + 'static;
 }
 
-/// The transaction of one message. Give it to your statements; the worker commits it.
+/// The transaction of one message. Run your statements in it; the worker commits it.
 pub struct Tx<D: Database> {
-    pub(crate) open: Arc<D::Open>,
+    pub(crate) transaction: Arc<D::Transaction>,
     pub(crate) incoming: Arc<Incoming>,
     sends: AtomicU32,
 }
 
 impl<D: Database> Tx<D> {
-    fn new(open: Arc<D::Open>, incoming: Arc<Incoming>) -> Self {
-        Self { open, incoming, sends: AtomicU32::new(0) }
+    fn new(transaction: Arc<D::Transaction>, incoming: Arc<Incoming>) -> Self {
+        Self { transaction, incoming, sends: AtomicU32::new(0) }
     }
 
-    /// The id of the next message that is sent with it: made from the one that is handled, so that a repeat has the
-    /// same.
+    /// The id of the next message sent in this transaction. It is derived from the handled message, so that it is the
+    /// same on every attempt.
     fn next_id(&self) -> String {
         let nth = self.sends.fetch_add(1, Ordering::Relaxed);
         let origin = self.incoming.inbox_id();
@@ -72,83 +74,88 @@ impl<D: Database> Tx<D> {
         if id.len() <= limits::MESSAGE_ID_BYTES_MAX {
             return id;
         }
-        // Too long for a broker. The place in the queue tells as much as the end that is cut.
-        let place = format!("~{}/{nth}", self.incoming.delivery.seq.0);
-        let room = limits::MESSAGE_ID_BYTES_MAX - place.len();
-        format!("{}{place}", &origin[..origin.floor_char_boundary(room)])
+        // Too long for a broker: the sequence number replaces the end of the id.
+        let suffix = format!("~{}/{nth}", self.incoming.delivery.seq.0);
+        let prefix = clip(&origin, limits::MESSAGE_ID_BYTES_MAX - suffix.len());
+        format!("{prefix}{suffix}")
     }
 }
 
-/// What a transaction found when it began.
+/// The result of writing the inbox row at the start of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Begun {
-    Fresh,
+enum InboxCheck {
+    New,
     /// The message was handled before.
     Handled,
-    /// Somebody else has the session by now.
+    /// Another worker holds the session now.
     Fenced,
 }
 
-impl Begun {
-    /// Whether there is something to do; if not, what becomes of the message without the handler.
-    fn go_on(self) -> Result<(), Failure> {
+impl InboxCheck {
+    /// An error, which ends the message without a call of the handler, unless the message is new.
+    fn require_new(self) -> Result<(), Failure> {
         match self {
-            Self::Fresh => Ok(()),
-            Self::Handled => Err(Failure::already(Outcome::Done)),
-            // Whoever has the session now does it.
-            Self::Fenced => Err(Failure::already(Outcome::Release)),
+            Self::New => Ok(()),
+            Self::Handled => Err(Failure::with_outcome(Outcome::Done)),
+            // The worker that holds the session now handles the message.
+            Self::Fenced => Err(Failure::with_outcome(Outcome::Release)),
         }
     }
 }
 
 impl Incoming {
-    /// Commits what the handler did if it says that it is done; else nothing of it happened.
-    pub(crate) async fn finish(&self, outcome: Outcome) -> Outcome {
-        let Some(effect) = self.effect.lock().take() else { return outcome };
+    /// Commits the transaction if the handler succeeded, and rolls it back otherwise.
+    pub(crate) async fn end_transaction(&self, outcome: Outcome) -> Outcome {
+        let Some(transaction) = self.transaction.lock().take() else { return outcome };
         if outcome != Outcome::Done {
-            effect.rollback().await;
+            transaction.rollback().await;
             return outcome;
         }
-        // Whoever was frozen past its lock does not commit, even if nobody else has the message yet.
-        if !self.lock.holds() {
-            effect.rollback().await;
+        // A worker that was frozen past its lock must not commit, even if no other worker has the message yet.
+        if !self.lock.is_valid() {
+            transaction.rollback().await;
             return Outcome::Release;
         }
-        match effect.commit().await {
+        match transaction.commit().await {
             Ok(()) => outcome,
             Err(failure) => failure.into(),
         }
     }
 
-    /// A step has a transaction only of the database that keeps its saga. Of another one its writes would be committed
-    /// without its data.
-    pub(crate) fn may_begin(&self, database: &str) -> Result<(), Failure> {
+    /// A step can take transactions only of the database with its saga. In another database, its writes would be
+    /// committed without the data of the saga.
+    pub(crate) fn check_database(&self, database: &str) -> Result<(), Failure> {
         match self.step.get() {
             Some(step) if step.database() != Some(database) => {
-                let text = "the saga is not kept in this database: use `Worker::of_saga_in`, or the step's key";
+                let text = "a step takes a `Tx` of a database that does not contain the saga: use \
+                            `Worker::of_saga_in` with that database, or the key of the step";
                 Err(Failure::dead("NoTransaction", text))
             }
             _ => Ok(()),
         }
     }
 
-    /// Notes the transaction. A handler has one: two databases cannot commit together.
-    pub(crate) fn begin(&self, effect: Arc<dyn Effect>) -> Result<(), Failure> {
-        let mut have = self.effect.lock();
-        if have.is_some() {
-            return Err(Failure::dead("TwoTransactions", "a handler can have one transaction"));
+    /// Sets the transaction to end after the handler. There can be only one, because two databases cannot commit
+    /// together.
+    pub(crate) fn set_transaction(
+        &self,
+        transaction: Arc<dyn HandlerTransaction>,
+    ) -> Result<(), Failure> {
+        let mut current = self.transaction.lock();
+        if current.is_some() {
+            let text = "the handler takes more than one `Tx`: it can take only one";
+            return Err(Failure::dead("TwoTransactions", text));
         }
-        *have = Some(effect);
+        *current = Some(transaction);
         Ok(())
     }
 
-    /// Whose row says that the message was handled, unless the database names another.
+    /// The default of the column `consumer` in the inbox.
     pub(crate) fn consumer(&self) -> &str {
         self.queue.as_str()
     }
 
-    /// Which row says that the message was handled. One without any id is known by its place in the queue: all of
-    /// them would share one row otherwise.
+    /// The `message_id` in the inbox. A message without an id is identified by its sequence number.
     pub(crate) fn inbox_id(&self) -> Cow<'_, str> {
         match self.origin_id() {
             "" => Cow::Owned(format!("seq:{}", self.delivery.seq.0)),
@@ -156,10 +163,10 @@ impl Incoming {
         }
     }
 
-    /// The key and number by which an old holder is told from a new one: of a session only. One message has its row
-    /// in the inbox.
+    /// The session and the number of its holder. Newer holders have greater numbers. None without a session; the inbox
+    /// row is enough then.
     pub(crate) fn fence(&self) -> Option<(&str, i64)> {
         let held = self.held.as_ref()?;
-        Some((held.session.as_str(), i64::try_from(held.epoch).unwrap_or(i64::MAX)))
+        Some((held.session.as_str(), signed(held.epoch)))
     }
 }

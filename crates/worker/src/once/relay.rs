@@ -1,147 +1,146 @@
-//! How an outbox is published, whatever database it is in: in batches, in order per key, refusals kept apart.
+//! Publishes an outbox in any database: in batches and in order per key. A refused message holds back its own key only.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use malote_model::{Address, Message};
 
-use super::outgoing::Headers;
+use super::outbox_message::OutboxHeaders;
+#[cfg(feature = "postgres")]
+use crate::clock::DoublingPause;
 use crate::{Error, Malote};
 
-/// Rows that are sent at once, and their bytes; the first row goes whatever its size.
+/// Maximum number of rows in a batch, and of their bytes. The first row may be larger.
 pub(super) const BATCH: usize = 100;
 pub(super) const BATCH_BYTES: i64 = 1 << 20;
 
-/// An outbox that can be published.
-pub(super) trait Outbox {
-    /// How often it is looked at when nobody calls.
+/// Publishes the outbox of a database.
+pub(super) trait Relay {
+    /// How often to look for rows without a notification.
     const POLL: Duration;
 
     /// Publishes a batch.
-    fn pass(&mut self, malote: &Malote) -> impl Future<Output = Result<Pass, Error>> + Send;
+    fn pass(&mut self, malote: &Malote) -> impl Future<Output = Result<PassResult, Error>> + Send;
 
-    /// Waits until a writer calls; for ever where writers cannot.
-    fn called(&mut self) -> impl Future<Output = ()> + Send;
+    /// Waits for a notification of a writer. Never returns if the database has none.
+    fn notified(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// What a pass found.
+/// What to do after a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pass {
-    /// There may be more.
+pub(super) enum PassResult {
+    /// Continue at once: there may be more rows.
     More,
-    /// Something waits, and not for long.
+    /// Continue soon: rows wait for older transactions to end.
     #[cfg(feature = "postgres")]
     Soon,
-    /// Nothing to do.
+    /// Wait: there are no rows to publish.
     Idle,
 }
 
-/// When to look again for what waits and not for long: later each time.
+/// The first pause before a pass that continues soon.
 #[cfg(feature = "postgres")]
 const SOON: Duration = Duration::from_millis(20);
 
-/// Publishes until `stop` is over.
-pub(super) async fn run<O: Outbox>(
-    mut outbox: O,
+/// Publishes until `stop` completes.
+pub(super) async fn run<R: Relay>(
+    mut relay: R,
     malote: &Malote,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     tokio::pin!(stop);
     #[cfg(feature = "postgres")]
-    let mut soon = SOON;
+    let mut soon = DoublingPause::new(SOON, R::POLL / 2);
     loop {
-        let pass = match outbox.pass(malote).await {
+        let pass = match relay.pass(malote).await {
             Ok(pass) => pass,
             Err(Error::Broker(error)) if error.is_transient() => {
-                tracing::warn!(%error, "the outbox waits for the broker");
-                Pass::Idle
+                tracing::warn!(%error, "the broker does not answer; the outbox waits");
+                PassResult::Idle
             }
             Err(error) => return Err(error),
         };
         let pause = match pass {
-            Pass::More => Duration::ZERO,
+            PassResult::More => Duration::ZERO,
             #[cfg(feature = "postgres")]
-            Pass::Soon => {
-                soon = (soon * 2).min(O::POLL);
-                soon / 2
-            }
-            Pass::Idle => O::POLL,
+            PassResult::Soon => soon.next(),
+            PassResult::Idle => R::POLL,
         };
         #[cfg(feature = "postgres")]
-        if pass != Pass::Soon {
-            soon = SOON;
+        if pass != PassResult::Soon {
+            soon.reset();
         }
         tokio::select! {
             biased;
             () = &mut stop => return Ok(()),
-            () = outbox.called() => {}
+            () = relay.notified() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
 }
 
 /// A row of an outbox.
-pub(super) struct Row {
+pub(super) struct OutboxRow {
     pub(super) id: i64,
     pub(super) key: String,
     pub(super) target: String,
     pub(super) message_id: String,
     pub(super) headers: String,
     pub(super) body: Vec<u8>,
-    /// It was refused before.
+    /// The broker has refused this row before.
     pub(super) refused: bool,
 }
 
-impl Row {
-    /// Its message and where it goes; what is wrong with it otherwise.
+impl OutboxRow {
+    /// The message and its address, or an error text if the row is invalid.
     fn message(&mut self) -> Result<(Address, Message), String> {
-        let headers: Headers =
+        let headers: OutboxHeaders =
             serde_json::from_str(&self.headers).map_err(|error| error.to_string())?;
         let (id, body) = (std::mem::take(&mut self.message_id), std::mem::take(&mut self.body));
         headers.message(&self.target, id, body)
     }
 }
 
-/// What became of rows.
+/// The result of publishing rows.
 #[derive(Default)]
-pub(super) struct Published {
+pub(super) struct PublishResult {
     pub(super) sent: Vec<i64>,
-    /// Each with the reason. What stands behind them in their keys was not sent.
+    /// Refused rows with the reason. Later rows of their keys were not sent.
     pub(super) refused: Vec<(i64, String)>,
-    held: HashSet<String>,
+    blocked_keys: HashSet<String>,
 }
 
-impl Published {
-    /// Notes a refusal, aloud the first time.
-    fn refuse(&mut self, id: i64, key: String, error: String, again: bool) {
-        if !again {
+impl PublishResult {
+    /// Records a refusal, and logs it if it is the first one of this row.
+    fn refuse(&mut self, id: i64, key: String, error: String, refused_before: bool) {
+        if !refused_before {
             tracing::error!(
                 key,
                 row = id,
                 error,
-                "a message of the outbox is refused: its key waits"
+                "the broker refused a message of the outbox; later messages of its key wait"
             );
         }
         self.refused.push((id, error));
-        self.held.insert(key);
+        self.blocked_keys.insert(key);
     }
 }
 
-/// Sends rows, oldest first: all at once, or, if one of them is refused, one by one. Keys of which a row was refused
-/// before are sent by themselves, so that they do not slow down the others.
-pub(super) async fn publish(malote: &Malote, rows: Vec<Row>) -> Result<Published, Error> {
-    let mut published = Published::default();
-    let (mut batch, mut apart, mut wary) = (Vec::new(), Vec::new(), HashSet::new());
+/// Sends rows, oldest first, in one call. If the broker refuses, it sends them one by one. Keys with a row that was
+/// refused before are always sent one by one, so that they do not slow down the others.
+pub(super) async fn publish(malote: &Malote, rows: Vec<OutboxRow>) -> Result<PublishResult, Error> {
+    let mut published = PublishResult::default();
+    let (mut batch, mut one_by_one, mut suspect_keys) = (Vec::new(), Vec::new(), HashSet::new());
     for mut row in rows {
-        if published.held.contains(&row.key) {
+        if published.blocked_keys.contains(&row.key) {
             continue;
         }
         if row.refused {
-            wary.insert(row.key.clone());
+            suspect_keys.insert(row.key.clone());
         }
         match row.message() {
-            Ok(message) if wary.contains(&row.key) => {
-                apart.push((row.id, row.key, row.refused, message));
+            Ok(message) if suspect_keys.contains(&row.key) => {
+                one_by_one.push((row.id, row.key, row.refused, message));
             }
             Ok(message) => batch.push((row.id, row.key, false, message)),
             Err(error) => published.refuse(row.id, row.key, error, row.refused),
@@ -152,17 +151,17 @@ pub(super) async fn publish(malote: &Malote, rows: Vec<Row>) -> Result<Published
         match malote.send_all(all).await {
             Ok(_) => published.sent.extend(batch.iter().map(|(id, ..)| id)),
             Err(Error::Broker(error)) if error.is_transient() => return Err(Error::Broker(error)),
-            Err(_) => apart.append(&mut batch),
+            Err(_) => one_by_one.append(&mut batch),
         }
     }
-    for (id, key, again, message) in apart {
-        if published.held.contains(&key) {
+    for (id, key, refused_before, message) in one_by_one {
+        if published.blocked_keys.contains(&key) {
             continue;
         }
         match malote.send_all(vec![message]).await {
             Ok(_) => published.sent.push(id),
             Err(Error::Broker(error)) if error.is_transient() => break,
-            Err(error) => published.refuse(id, key, error.to_string(), again),
+            Err(error) => published.refuse(id, key, error.to_string(), refused_before),
         }
     }
     Ok(published)

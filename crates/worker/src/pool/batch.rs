@@ -1,120 +1,123 @@
-//! Runs one handler for several messages.
+//! Calls a handler with several messages.
 //!
-//! Without sessions each message has its own outcome and its own lock. Of a session they stay in order: what stands
-//! behind a message that comes again must come again, too, whatever the handler says of it.
+//! Without sessions, each message has its own outcome and its own lock. The messages of a session stay in order: if one
+//! is delivered again, all later ones are delivered again too, and their own outcomes are ignored.
 
 use std::sync::Arc;
 
-use malote_connectors::{Delivery, Held};
+use malote_connectors::{Delivery, SessionHold};
 use malote_model::Settlement;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::run::Task;
-use super::settle::Decided;
-use super::shelf::Ahead;
+use super::prefetch::PrefetchedMessage;
+use super::run::TaskEnd;
+use super::settle::PendingSettlement;
 use super::{Count, Lock, Pool};
-use crate::dispatch::Batching;
 use crate::incoming::Incoming;
 use crate::outcome::Outcome;
+use crate::routes::BatchHandler;
 
 impl Pool {
-    /// Handles messages that have nothing to do with each other, and settles them.
-    pub(super) async fn handle_apart(&self, batch: usize, items: Vec<Ahead>) {
-        // One lost lock is no reason to stop what is done for the others.
-        let whole = CancellationToken::new();
-        let cancelled = whole.child_token();
-        let (mut all, mut watches) = (Vec::with_capacity(items.len()), Vec::new());
-        for Ahead { delivery, watch, in_hand } in items {
-            let incoming = self.incoming(delivery, None, watch.lock(), cancelled.clone());
-            match watch.lock().holds() {
+    /// Handles and settles messages of a queue without sessions.
+    pub(super) async fn handle_independent(&self, batch: usize, messages: Vec<PrefetchedMessage>) {
+        // One lost lock must not cancel the work on the other messages.
+        let whole_batch = CancellationToken::new();
+        let cancelled = whole_batch.child_token();
+        let (mut incoming, mut locks) = (Vec::with_capacity(messages.len()), Vec::new());
+        for PrefetchedMessage { delivery, lock, permit } in messages {
+            let one = self.incoming(delivery, None, lock.lock(), cancelled.clone());
+            match lock.lock().is_valid() {
                 true => {
-                    all.push(incoming);
-                    watches.push((watch, in_hand));
+                    incoming.push(one);
+                    locks.push((lock, permit));
                 }
-                // They may have waited for longer than their locks, or the process was frozen.
-                false => self.lost(&incoming),
+                // It waited longer than its lock, or the process was frozen.
+                false => self.record_lost(&one),
             }
         }
-        let Some(all) = self.handle_all(batch, all, None, &whole).await else { return };
-        for (mut decided, (watch, _in_hand)) in all.into_iter().zip(watches) {
-            decided.lost = watch.lost().clone();
-            self.settler.settle(decided).await;
+        let handled = self.handle_batch(batch, incoming, None, &whole_batch).await;
+        let Some(settlements) = handled else { return };
+        for (mut settlement, (lock, _permit)) in settlements.into_iter().zip(locks) {
+            settlement.lost = lock.lost().clone();
+            self.settlements.settle(settlement).await;
         }
     }
 
-    /// Handles messages of a session in hand. What is to be settled, in order, and whether the rest comes again; none
-    /// if the session was lost.
+    /// Handles messages of a held session. Returns the settlements in order, and whether later messages of the session
+    /// must be delivered again. None if the session was lost.
     pub(super) async fn handle_in_order(
         &self,
         batch: usize,
         deliveries: Vec<Delivery>,
-        held: &Held,
+        held: &SessionHold,
         lock: &Arc<Lock>,
-    ) -> Option<(Vec<Decided>, bool)> {
+    ) -> Option<(Vec<PendingSettlement>, bool)> {
         let cancelled = lock.lost().child_token();
-        let each = deliveries.into_iter();
-        let all: Vec<_> =
-            each.map(|one| self.incoming(one, Some(held), lock, cancelled.clone())).collect();
-        if !lock.holds() {
-            all.iter().for_each(|one| self.lost(one));
+        let incoming: Vec<_> = deliveries
+            .into_iter()
+            .map(|delivery| self.incoming(delivery, Some(held), lock, cancelled.clone()))
+            .collect();
+        if !lock.is_valid() {
+            incoming.iter().for_each(|one| self.record_lost(one));
             return None;
         }
-        let mut all = self.handle_all(batch, all, Some(held), lock.lost()).await?;
-        let back = all.iter().position(|decided| goes_back(&decided.settle.settlement));
-        if let Some(first) = back {
-            // They go back with the session, behind the one that is to be next.
-            all.drain(first + 1..).for_each(|_| self.counts.add(Count::released));
+        let handled = self.handle_batch(batch, incoming, Some(held), lock.lost()).await;
+        let mut settlements = handled?;
+        let returned = settlements.iter().position(|one| is_returned(&one.settle.settlement));
+        if let Some(first) = returned {
+            // Later messages are released with the session, and follow the returned message.
+            settlements.drain(first + 1..).for_each(|_| self.counts.add(Count::released));
         }
-        Some((all, back.is_some()))
+        Some((settlements, returned.is_some()))
     }
 
-    async fn handle_all(
+    async fn handle_batch(
         &self,
         batch: usize,
-        all: Vec<Arc<Incoming>>,
-        held: Option<&Held>,
+        incoming: Vec<Arc<Incoming>>,
+        held: Option<&SessionHold>,
         lost: &CancellationToken,
-    ) -> Option<Vec<Decided>> {
-        let begun = Instant::now();
-        let refused: Vec<Option<Outcome>> = all.iter().map(|one| self.refused(one)).collect();
-        let run = all.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
+    ) -> Option<Vec<PendingSettlement>> {
+        let started = Instant::now();
+        let unhandled: Vec<_> = incoming.iter().map(|one| self.outcome_unhandled(one)).collect();
+        let run = incoming.iter().zip(&unhandled).filter(|(_, unhandled)| unhandled.is_none());
         let run: Vec<_> = run.map(|(incoming, _)| incoming.clone()).collect();
-        let mut outcomes = match self.routes.batching(batch) {
-            Some(batching) if !run.is_empty() => self.run_all(batching, run, lost).await?,
+        let mut outcomes = match self.routes.batch_handler(batch) {
+            Some(handler) if !run.is_empty() => self.run_batch(handler, run, lost).await?,
             _ => Vec::new(),
         }
         .into_iter();
-        let decided = all.iter().zip(refused).map(|(incoming, refused)| {
-            let outcome = refused.or_else(|| outcomes.next()).unwrap_or(Outcome::Release);
-            self.decided(incoming, outcome, held, begun.elapsed(), lost)
+        let settlements = incoming.iter().zip(unhandled).map(|(incoming, unhandled)| {
+            let outcome = unhandled.or_else(|| outcomes.next()).unwrap_or(Outcome::Release);
+            self.settlement_of(incoming, outcome, held, started.elapsed(), lost)
         });
-        Some(decided.collect())
+        Some(settlements.collect())
     }
 
-    /// None if the lock of all was lost.
-    pub(super) async fn run_all(
+    /// Runs a batch handler. None if the lock of the batch was lost.
+    pub(super) async fn run_batch(
         &self,
-        batching: &Batching,
-        all: Vec<Arc<Incoming>>,
+        handler: &BatchHandler,
+        incoming: Vec<Arc<Incoming>>,
         lost: &CancellationToken,
     ) -> Option<Vec<Outcome>> {
-        let (count, first) = (all.len(), all.first()?.clone());
-        let each = all.clone();
+        let (count, first) = (incoming.len(), incoming.first()?.clone());
+        let messages = incoming.clone();
         (0..count).for_each(|_| self.counts.add(Count::started));
         let span = tracing::info_span!("process", otel.kind = "consumer", queue = %self.queue, messages = count);
-        let begun = Instant::now();
-        let task = tokio::spawn((batching.run)(all).instrument(span));
-        let ended = self.watched(task, &first, lost).await;
-        self.counts.times.add(begun.elapsed(), count);
-        let outcome = match ended {
-            Task::Ended(Ok(outcomes)) => return Some(outcomes),
-            Task::Ended(Err(error)) => self.panicked(&first, error),
-            Task::TooLong => self.too_long(),
-            Task::Stopped => Outcome::Release,
-            Task::Lost => {
-                each.iter().for_each(|one| self.lost(one));
+        let started = Instant::now();
+        let task = tokio::spawn((handler.run)(incoming).instrument(span));
+        let end = self.wait_for_handler(task, &first, lost).await;
+        self.counts.durations.add(started.elapsed(), count);
+        let outcome = match end {
+            TaskEnd::Finished(Ok(outcomes)) => return Some(outcomes),
+            TaskEnd::Finished(Err(error)) => self.outcome_of_panic(&first, error),
+            TaskEnd::TimedOut => self.outcome_of_timeout(),
+            TaskEnd::Stopped => Outcome::Release,
+            TaskEnd::LockLost => {
+                messages.iter().for_each(|one| self.record_lost(one));
                 return None;
             }
         };
@@ -122,8 +125,8 @@ impl Pool {
     }
 }
 
-/// Whether a message is to be the next of its session again.
-pub(super) fn goes_back(settlement: &Settlement) -> bool {
+/// Whether the message returns to its place at the head of its session.
+pub(super) fn is_returned(settlement: &Settlement) -> bool {
     matches!(
         settlement,
         Settlement::Abandon { .. } | Settlement::Release { .. } | Settlement::Defer { .. }

@@ -1,23 +1,28 @@
-//! How a worker runs: slots that fetch, handle and settle.
+//! Runs a worker: slots that fetch messages, call handlers and settle.
 //!
-//! `sessions.rs` has the slots of a queue with sessions, `plain.rs` those of one without, which take from the shelf of
-//! `shelf.rs`; both hand each message to `run.rs`, which runs one handler whatever it does, or several to `batch.rs`,
-//! and outcomes to `settle.rs`. `locks.rs` renews what is in hand, on a thread of its own. `alone.rs` gives a message
-//! that took workers with it the process for itself; `elastic.rs` changes how many slots there are.
+//! | file | contains |
+//! |---|---|
+//! | `sessionless.rs`, `prefetch.rs` | slots of a queue without sessions, and the messages fetched for them |
+//! | `sessions.rs` | slots of a queue with sessions |
+//! | `run.rs`, `batch.rs` | calls a handler with one message or with several |
+//! | `settle.rs` | sends settlements to the broker, in batches |
+//! | `lock_renewal.rs` | renews locks, on its own thread |
+//! | `isolation.rs` | handles a message alone that may have crashed workers |
+//! | `autoscale.rs` | adapts the number of slots to the load |
 //!
-//! Bounds: handlers at once (slots, at most as many as it was told), messages in hand (a batch and a few more for each slot, or a prefetch for each
-//! session), settlements under way, handlers that ignore their cancellation (as many as slots, then the worker gives
-//! up).
+//! These are bounded: running handlers (slots), fetched messages (a batch and a few more for each slot, or a prefetch
+//! for each session), pending settlements, and handlers that ignore their cancellation (as many as slots; then the
+//! worker ends).
 
-mod alone;
+mod autoscale;
 mod batch;
-mod elastic;
-mod locks;
-mod plain;
+mod isolation;
+mod lock_renewal;
+mod prefetch;
 mod run;
+mod sessionless;
 mod sessions;
 mod settle;
-mod shelf;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -28,26 +33,32 @@ use malote_model::QueueName;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::dispatch::Routes;
-use crate::gate::Gate;
-use crate::incoming::Shared;
-use crate::metrics::{BreakerMetrics, Metrics, Times};
+use crate::clock::{DoublingPause, millis};
+use crate::incoming::StateMap;
+use crate::limiter::Limiter;
+use crate::metrics::{BreakerMetrics, DurationRecorder, Metrics};
 use crate::retry::Retry;
+use crate::routes::Routes;
 use crate::scale::{Bounds, Scale};
 use crate::stderr;
-use alone::Alone;
-use elastic::Slots;
-pub(crate) use locks::Lock;
-use locks::Locks;
-use settle::Settler;
-pub(crate) use shelf::Gathers;
+use crate::worker::SessionOptions;
+use autoscale::SlotCount;
+use isolation::Isolation;
+pub(crate) use lock_renewal::Lock;
+use lock_renewal::LockRenewal;
+pub(crate) use prefetch::BatchLimits;
+use settle::SettlementQueue;
 
-/// How long to wait before a broker that did not answer is asked again; doubled each time.
+/// Pauses after a call of the broker failed.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// What a worker was told, checked and complete.
-pub(crate) struct Settings {
+pub(super) fn broker_pause() -> DoublingPause {
+    DoublingPause::new(PAUSE_FIRST, PAUSE_MAX)
+}
+
+/// The settings of a worker, checked and complete.
+pub(crate) struct PoolSettings {
     pub slots: Bounds,
     pub scale: Scale,
     pub lock: Duration,
@@ -55,55 +66,40 @@ pub(crate) struct Settings {
     pub stuck_after: Duration,
     pub fetch_wait: Duration,
     pub retry: Retry,
-    pub sessions: Option<SessionSettings>,
+    pub sessions: Option<SessionOptions>,
     pub worker_name: String,
 }
 
-/// How sessions are taken and let go.
-#[derive(Clone, Debug)]
-pub(crate) struct SessionSettings {
-    /// A session that has had so many messages handled, or so much time, makes way if another one waits.
-    pub quantum: u32,
-    pub quantum_time: Duration,
-    /// How long one receive of an idle session waits, and after how many of them, or how long, it is let go.
-    pub receive_wait: Duration,
-    pub empty_receives: u32,
-    pub idle: Duration,
-    /// How long one accept waits for a session.
-    pub accept_wait: Duration,
-    pub prefetch: u32,
-}
-
-/// The phases of an end, one after the other.
+/// The phases of a shutdown, in this order.
 #[derive(Default)]
-pub(crate) struct Phases {
-    /// Nothing new is taken.
-    pub quiet: CancellationToken,
-    /// Handlers are told.
-    pub cancel: CancellationToken,
-    /// Handlers are dropped.
-    pub stop: CancellationToken,
+pub(crate) struct ShutdownPhases {
+    /// No message is fetched any more.
+    pub stop_fetching: CancellationToken,
+    /// `Cancelled` fires in running handlers.
+    pub cancel_handlers: CancellationToken,
+    /// Running handlers are dropped.
+    pub drop_handlers: CancellationToken,
 }
 
-/// All that slots share.
+/// State shared by all slots of a worker.
 pub(crate) struct Pool {
     pub broker: Arc<dyn Broker>,
     pub queue: QueueName,
-    pub settings: Settings,
+    pub settings: PoolSettings,
     pub routes: Routes,
-    pub shared: Arc<Shared>,
-    pub phases: Phases,
-    pub gate: Gate,
+    pub states: Arc<StateMap>,
+    pub phases: ShutdownPhases,
+    pub limiter: Limiter,
     pub counts: Counters,
-    /// Every slot, and every message of a queue without sessions.
+    /// Every slot, and every isolated message of a queue without sessions.
     pub tasks: TaskTracker,
-    /// Handlers that ignore their cancellation hold every slot.
-    pub hopeless: CancellationToken,
-    slots: Slots,
-    locks: Locks,
-    settler: Settler,
-    alone: Alone,
-    /// How long handlers of sessions take of late.
+    /// Fires when every slot has a handler that ignores its cancellation.
+    pub all_stuck: CancellationToken,
+    slots: SlotCount,
+    locks: LockRenewal,
+    settlements: SettlementQueue,
+    isolation: Isolation,
+    /// Moving average of the time that handlers take for a message of a session.
     handling_us: AtomicU64,
 }
 
@@ -112,95 +108,100 @@ impl Pool {
     pub(crate) fn start(
         broker: Arc<dyn Broker>,
         queue: QueueName,
-        settings: Settings,
+        settings: PoolSettings,
         routes: Routes,
-        shared: Shared,
-        gate: Gate,
+        states: StateMap,
+        limiter: Limiter,
     ) -> std::io::Result<Arc<Self>> {
         let counts = Counters::default();
-        let locks = Locks::start(broker.clone(), queue.clone(), settings.lock, counts.clone())?;
-        let settler = Settler::start(broker.clone(), queue.clone(), settings.lock, counts.clone());
+        let locks =
+            LockRenewal::start(broker.clone(), queue.clone(), settings.lock, counts.clone())?;
+        let settlements =
+            SettlementQueue::start(broker.clone(), queue.clone(), settings.lock, counts.clone());
         let slots = settings.slots;
         let pool = Arc::new(Self {
             broker,
             queue,
             settings,
             routes,
-            shared: Arc::new(shared),
-            phases: Phases::default(),
-            gate,
+            states: Arc::new(states),
+            phases: ShutdownPhases::default(),
+            limiter,
             counts,
             tasks: TaskTracker::new(),
-            hopeless: CancellationToken::new(),
-            slots: Slots::new(slots.min),
+            all_stuck: CancellationToken::new(),
+            slots: SlotCount::new(slots.min),
             locks,
-            settler,
-            alone: Alone::new(),
+            settlements,
+            isolation: Isolation::new(),
             handling_us: AtomicU64::new(0),
         });
-        let shelf = match &pool.settings.sessions {
+        let prefetch = match &pool.settings.sessions {
             Some(_) => {
-                pool.begin_slots();
+                pool.start_session_slots();
                 None
             }
-            None => Some(plain::start(&pool)),
+            None => Some(sessionless::start(&pool)),
         };
         if !slots.is_fixed() {
-            pool.tasks.spawn(elastic::follow(pool.clone(), shelf));
+            pool.tasks.spawn(autoscale::run(pool.clone(), prefetch));
         }
         Ok(pool)
     }
 
-    /// How it does.
     pub(crate) fn metrics(&self) -> Metrics {
         let (busy, idle) = self.counts.busy_and_idle();
         let breakers = self
-            .gate
+            .limiter
             .breakers()
             .into_iter()
             .map(|(dependency, state)| BreakerMetrics { dependency: dependency.to_owned(), state });
         Metrics {
             queue: self.queue.as_str().to_owned(),
             counts: self.counts.read(),
-            times: self.counts.times.read(),
+            times: self.counts.durations.read(),
             renewed: self.counts.renewed.load(Ordering::Relaxed),
-            slots: self.slots.now(),
+            slots: self.slots.wanted(),
             busy,
             idle,
             stuck: self.counts.stuck(),
-            taking: !self.phases.quiet.is_cancelled() && self.gate.closed_for().is_none(),
+            taking: self.is_fetching(),
             breakers: breakers.collect(),
-            hold: self.gate.hold(),
-            scaled: self.slots.scaled(),
+            hold: self.limiter.scale_blocker(),
+            scaled: self.slots.target(),
         }
     }
 
-    /// Waits until every slot is done.
-    pub(crate) async fn done(&self) {
+    pub(crate) fn is_fetching(&self) -> bool {
+        !self.phases.stop_fetching.is_cancelled() && self.limiter.blocked_for().is_none()
+    }
+
+    /// Waits until every slot has ended.
+    pub(crate) async fn slots_ended(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    /// Waits until all that was decided is settled, and sessions are let go.
+    /// Waits until the settlements so far are sent, and their sessions released.
     pub(crate) async fn flushed(&self) {
-        self.settler.flushed().await;
+        self.settlements.flushed().await;
     }
 
-    /// The next session that is ready within `wait`. A broker that does not answer is asked again, later. None, too,
-    /// when a message wants to be alone.
+    /// The next session that becomes ready within `wait`. Retries while the broker fails. Returns none, too, when a
+    /// message needs isolation.
     async fn accept(&self, wait: Duration) -> Option<Box<dyn Source>> {
-        let mut pause = PAUSE_FIRST;
+        let mut pause = broker_pause();
         loop {
             let accept = self.broker.accept(&self.queue, None, self.settings.lock, wait);
             let accepted = tokio::select! {
                 biased;
-                () = self.phases.quiet.cancelled() => return None,
-                () = self.alone.wanted() => return None,
+                () = self.phases.stop_fetching.cancelled() => return None,
+                () = self.isolation.requested() => return None,
                 accepted = accept => accepted,
             };
             match accepted {
                 Ok(source) => return source,
-                Err(error) => self.wait_after(&error, &mut pause).await,
+                Err(error) => self.pause_after(&error, &mut pause).await,
             }
             if wait.is_zero() {
                 return None;
@@ -208,38 +209,38 @@ impl Pool {
         }
     }
 
-    async fn wait_after(&self, error: &BrokerError, pause: &mut Duration) {
-        tracing::warn!(queue = %self.queue, %error, again_ms = pause.as_millis() as u64, "fetch failed");
-        stderr::print(format_args!("{}: fetch failed, next try in {pause:?}: {error}", self.queue));
-        let _ = self.phases.quiet.run_until_cancelled(tokio::time::sleep(*pause)).await;
-        *pause = (*pause * 2).min(PAUSE_MAX);
+    async fn pause_after(&self, error: &BrokerError, pause: &mut DoublingPause) {
+        let pause = pause.next();
+        tracing::warn!(queue = %self.queue, %error, retry_ms = millis(pause), "fetch failed; retrying");
+        stderr::print(format_args!("{}: fetch failed, retrying in {pause:?}: {error}", self.queue));
+        let _ = self.phases.stop_fetching.run_until_cancelled(tokio::time::sleep(pause)).await;
     }
 }
 
 macro_rules! counts {
     ($($(#[$doc:meta])+ $name:ident,)+) => {
-        /// What became of messages since the worker began.
+        /// Numbers of messages by outcome, since the worker started.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
         #[serde(default)]
         pub struct Counts { $($(#[$doc])+ pub $name: u64,)+ }
 
         impl Counts {
-            /// Those of another worker as well.
+            /// Adds the counts of another worker.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)+
             }
         }
 
         #[derive(Default)]
-        struct Numbers { $($name: AtomicU64,)+ }
+        struct AtomicCounts { $($name: AtomicU64,)+ }
 
-        impl Numbers {
+        impl AtomicCounts {
             fn read(&self) -> Counts {
                 Counts { $($name: self.$name.load(Ordering::Relaxed),)+ }
             }
         }
 
-        /// One of the counts.
+        /// Names one of the counts.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(non_camel_case_types)]
         pub(crate) enum Count { $($name,)+ }
@@ -253,67 +254,65 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Handlers that began.
+    /// Messages for which a handler was started.
     started,
-    /// Messages done.
+    /// Messages completed.
     done,
-    /// Attempts that failed and come again.
+    /// Failed attempts that will be retried.
     retried,
-    /// Put off by a handler's word, or because nobody here knows the type.
+    /// Messages delivered again later at the request of a handler, or because this worker has no handler for their
+    /// type.
     snoozed,
-    /// Given back untried.
+    /// Messages returned to the queue unhandled.
     released,
-    /// Moved to the dead letters.
+    /// Messages dead-lettered.
     dead,
-    /// Locks lost while a handler ran or before its outcome was told.
+    /// Locks lost while a handler ran, or before its outcome reached the broker.
     lost,
     /// Handlers that panicked.
     panicked,
-    /// Handlers that took too long.
+    /// Handlers that exceeded their time-out.
     timed_out,
 }
 
-/// Counts that slots share.
+/// Counts shared by all slots.
 #[derive(Clone, Default)]
 pub(crate) struct Counters {
-    numbers: Arc<Numbers>,
+    numbers: Arc<AtomicCounts>,
     stuck: Arc<AtomicUsize>,
     busy: Arc<AtomicUsize>,
     idle: Arc<AtomicUsize>,
-    /// How long handlers took.
-    times: Arc<Times>,
-    /// Locks that were prolonged.
+    durations: Arc<DurationRecorder>,
     renewed: Arc<AtomicU64>,
 }
 
-/// One more of those that are counted, until this is dropped.
-pub(crate) struct Counted(Arc<AtomicUsize>);
+/// Adds one to a count until it is dropped.
+pub(crate) struct CountGuard(Arc<AtomicUsize>);
 
-impl Counted {
-    fn of(count: &Arc<AtomicUsize>) -> Self {
+impl CountGuard {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::SeqCst);
         Self(count.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl Counters {
-    /// A slot has something to do.
-    pub(crate) fn busy(&self) -> Counted {
-        Counted::of(&self.busy)
+    /// Counts a slot as busy.
+    pub(crate) fn busy(&self) -> CountGuard {
+        CountGuard::new(&self.busy)
     }
 
-    /// A slot holds a session that has nothing to do.
-    pub(crate) fn idle(&self) -> Counted {
-        Counted::of(&self.idle)
+    /// Counts a slot as holding a session without messages.
+    pub(crate) fn idle(&self) -> CountGuard {
+        CountGuard::new(&self.idle)
     }
 
-    /// Slots that have something to do, and slots that hold a session without.
     pub(crate) fn busy_and_idle(&self) -> (usize, usize) {
         (self.busy.load(Ordering::SeqCst), self.idle.load(Ordering::SeqCst))
     }
@@ -327,11 +326,11 @@ impl Counters {
     }
 }
 
-/// How a worker ended.
+/// The result of a worker that has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What became of messages.
+    /// Messages by outcome.
     pub counts: Counts,
-    /// Handlers that were still running when the worker gave up on them.
+    /// Handlers that ignored their cancellation and were abandoned.
     pub stuck: usize,
 }

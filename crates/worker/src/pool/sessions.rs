@@ -1,8 +1,8 @@
-//! Slots of a queue with sessions: take the next session, drain it in order, take another.
+//! Slots of a queue with sessions: each takes the next ready session, handles its messages in order, and takes another.
 //!
-//! A session keeps its slot while nobody else needs it. After its quantum the slot looks whether another session is
-//! ready; only then it lets go, and the session stands at the end of the line. An idle session is waited for only
-//! while no other one is ready: both are waited for at once.
+//! A session keeps its slot while no other session needs it. After its quantum the slot checks whether another session
+//! is ready. If so, it releases its session, which then goes to the end of the line. A slot with an idle session waits
+//! for more messages and for another ready session at the same time.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -16,306 +16,320 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::batch::goes_back;
-use super::{Counted, Gathers, Pool, SessionSettings};
+use super::batch::is_returned;
+use super::{BatchLimits, CountGuard, Pool};
+use crate::worker::SessionOptions;
 
-/// How long the first message of a session in hand is waited for before another session may be taken instead.
+/// How long to wait for the first message of a new session before another session may be taken instead.
 const FIRST_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Handlers that take longer get one message at a time.
+/// Messages are fetched one at a time for handlers that take longer.
 const SLOW: Duration = Duration::from_millis(50);
 
-pub(super) async fn slot(pool: Arc<Pool>, settings: SessionSettings) {
+pub(super) async fn slot(pool: Arc<Pool>, options: SessionOptions) {
+    let stop_fetching = &pool.phases.stop_fetching;
     let mut next = None;
-    while !pool.phases.quiet.is_cancelled() {
-        if pool.slots.is_too_many() {
+    while !stop_fetching.is_cancelled() {
+        if pool.slots.remove_excess() {
             break;
         }
-        if let Some(wait) = pool.gate.closed_for() {
+        if let Some(wait) = pool.limiter.blocked_for() {
             if let Some(source) = next.take() {
-                pool.settler.close(source, TaskTracker::new()).await;
+                pool.settlements.close(source, TaskTracker::new()).await;
             }
-            let _ = pool.phases.quiet.run_until_cancelled(tokio::time::sleep(wait)).await;
+            let _ = stop_fetching.run_until_cancelled(tokio::time::sleep(wait)).await;
             continue;
         }
-        if pool.alone.is_wanted()
+        if pool.isolation.is_requested()
             && let Some(source) = next.take()
         {
-            pool.settler.close(source, TaskTracker::new()).await;
+            pool.settlements.close(source, TaskTracker::new()).await;
         }
-        let in_hand = pool.phases.quiet.run_until_cancelled(pool.alone.share()).await;
-        let Some(in_hand) = in_hand else { break };
+        let permit = stop_fetching.run_until_cancelled(pool.isolation.fetch_permit()).await;
+        let Some(permit) = permit else { break };
         let source = match next.take() {
             Some(source) => source,
-            None => match pool.accept(settings.accept_wait).await {
+            None => match pool.accept(options.accept_wait).await {
                 Some(source) => source,
                 None => continue,
             },
         };
-        match drain(&pool, &settings, source).await {
-            Drained::Next(other) => next = other,
-            Drained::LastLife(session) => {
-                drop(in_hand);
-                alone(&pool, &settings, session).await;
+        match serve(&pool, &options, source).await {
+            ServeEnd::Released { next: other } => next = other,
+            ServeEnd::NeedsIsolation(session) => {
+                drop(permit);
+                handle_isolated(&pool, &options, session).await;
             }
         }
     }
     if let Some(source) = next {
-        pool.settler.close(source, TaskTracker::new()).await;
+        pool.settlements.close(source, TaskTracker::new()).await;
     }
 }
 
-/// Messages of a session that are here, in order.
+/// Fetched messages of a session, in order.
 #[derive(Default)]
-struct Here {
-    all: VecDeque<Delivery>,
-    /// The broker said that nothing was ready behind the newest of them: it need not be asked for what is there now.
-    was_last: bool,
+struct SessionPrefetch {
+    messages: VecDeque<Delivery>,
+    /// The broker reported that no message was ready after the newest one, so that another fetch would be empty.
+    is_last: bool,
 }
 
-impl Here {
-    fn take(&mut self, some: Vec<Delivery>) {
-        if let Some(newest) = some.last() {
-            self.was_last = newest.last;
+impl SessionPrefetch {
+    fn add(&mut self, deliveries: Vec<Delivery>) {
+        if let Some(newest) = deliveries.last() {
+            self.is_last = newest.last;
         }
-        self.all.extend(some);
+        self.messages.extend(deliveries);
     }
 }
 
-impl Deref for Here {
+impl Deref for SessionPrefetch {
     type Target = VecDeque<Delivery>;
 
     fn deref(&self) -> &Self::Target {
-        &self.all
+        &self.messages
     }
 }
 
-impl DerefMut for Here {
+impl DerefMut for SessionPrefetch {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.all
+        &mut self.messages
     }
 }
 
-/// What there is to do next in a session.
-enum Step {
-    /// The first of those that are here.
+/// The next action in a session.
+enum SessionAction {
+    /// Handle the first prefetched message.
     Handle,
-    /// Another session is ready, and in hand.
+    /// Switch to this session, which is ready.
     Switch(Box<dyn Source>),
-    LetGo,
+    Release,
 }
 
-/// How work on a session ended.
-enum Drained {
-    /// It made way; for this one, if there is one in hand.
-    Next(Option<Box<dyn Source>>),
-    /// One more loss would kill its first message.
-    LastLife(SessionId),
+/// How the work on a session ended.
+enum ServeEnd {
+    /// The session was released. `next` is another session that the slot holds already.
+    Released { next: Option<Box<dyn Source>> },
+    /// The first message of this session must be handled alone.
+    NeedsIsolation(SessionId),
 }
 
-/// Works on a session until it makes way.
-async fn drain(pool: &Pool, settings: &SessionSettings, source: Box<dyn Source>) -> Drained {
-    let Some(held) = source.held().cloned() else { return Drained::Next(None) };
-    let watch = pool.locks.watch(held.hold);
+const RELEASED: ServeEnd = ServeEnd::Released { next: None };
+
+/// Handles messages of a session until the slot releases it.
+async fn serve(pool: &Pool, options: &SessionOptions, source: Box<dyn Source>) -> ServeEnd {
+    let Some(held) = source.held().cloned() else { return RELEASED };
+    let lock = pool.locks.guard(held.hold);
     let settled = TaskTracker::new();
-    let mut here = Here::default();
+    let mut prefetch = SessionPrefetch::default();
     let mut busy = pool.counts.busy();
-    let mut quantum = Quantum::new(settings);
-    // It was given because it has something: that may still be on its way, however far the broker is.
-    let mut first_wait = settings.receive_wait.min(FIRST_WAIT_MAX);
-    let drained = loop {
+    let mut quantum = Quantum::new(options);
+    // The session was ready, so it has messages. They may take some time to arrive from a remote broker.
+    let mut first_wait = options.receive_wait.min(FIRST_WAIT_MAX);
+    let end = loop {
         let handled;
         let wait = std::mem::take(&mut first_wait);
-        match step(pool, settings, &*source, watch.lost(), &mut here, &mut busy, wait).await {
-            Step::Handle => {
-                let Some(first) = here.front() else { continue };
-                if pool.is_last_life(first) {
-                    // With all that was fetched behind it, which must not be in hand.
-                    pool.gate.not_used(1);
-                    break Drained::LastLife(held.session);
+        let action =
+            next_action(pool, options, &*source, lock.lost(), &mut prefetch, &mut busy, wait);
+        match action.await {
+            SessionAction::Handle => {
+                let Some(first) = prefetch.front() else { continue };
+                if pool.needs_isolation(first) {
+                    // Release the session with all its prefetched messages.
+                    pool.limiter.return_unused(1);
+                    break ServeEnd::NeedsIsolation(held.session);
                 }
-                let batch = pool.routes.batch_of(first);
-                let begun = Instant::now();
-                let (all, back) = match batch {
+                let batch = pool.routes.batch_index(first);
+                let started = Instant::now();
+                let (settlements, returned) = match batch {
                     Some(batch) => {
-                        let some = gather(pool, &*source, watch.lost(), &mut here, batch).await;
-                        handled = some.len();
-                        if some.is_empty() {
-                            break Drained::Next(None);
+                        let gathered =
+                            gather(pool, &*source, lock.lost(), &mut prefetch, batch).await;
+                        handled = gathered.len();
+                        if gathered.is_empty() {
+                            break RELEASED;
                         }
-                        match pool.handle_in_order(batch, some, &held, watch.lock()).await {
-                            Some(decided) => decided,
-                            None => break Drained::Next(None),
+                        match pool.handle_in_order(batch, gathered, &held, lock.lock()).await {
+                            Some(handled) => handled,
+                            None => break RELEASED,
                         }
                     }
                     None => {
-                        let Some(first) = here.pop_front() else { continue };
+                        let Some(first) = prefetch.pop_front() else { continue };
                         handled = 1;
-                        match pool.handle(first, Some(&held), watch.lock()).await {
-                            Some(decided) => {
-                                let back = goes_back(&decided.settle.settlement);
-                                (vec![decided], back)
+                        match pool.handle(first, Some(&held), lock.lock()).await {
+                            Some(settlement) => {
+                                let returned = is_returned(&settlement.settle.settlement);
+                                (vec![settlement], returned)
                             }
-                            None => break Drained::Next(None),
+                            None => break RELEASED,
                         }
                     }
                 };
                 let each = u32::try_from(handled).unwrap_or(u32::MAX).max(1);
-                pool.note_handling(begun.elapsed() / each);
-                for mut decided in all {
-                    decided.open = Some(settled.token());
-                    pool.settler.settle(decided).await;
+                pool.record_handling(started.elapsed() / each);
+                for mut settlement in settlements {
+                    settlement.open = Some(settled.token());
+                    pool.settlements.settle(settlement).await;
                 }
-                // What goes back to its place must be the next to be delivered: what was fetched behind it goes, too.
-                if back {
-                    break Drained::Next(None);
+                // A returned message must be delivered before the prefetched ones: release them too.
+                if returned {
+                    break RELEASED;
                 }
             }
-            Step::Switch(other) => break Drained::Next(Some(other)),
-            Step::LetGo => break Drained::Next(None),
+            SessionAction::Switch(other) => break ServeEnd::Released { next: Some(other) },
+            SessionAction::Release => break RELEASED,
         }
-        if quantum.is_over_after(handled) {
+        if quantum.is_used_up(handled) {
             if let Some(other) = pool.accept(Duration::ZERO).await {
-                break Drained::Next(Some(other));
+                break ServeEnd::Released { next: Some(other) };
             }
-            quantum = Quantum::new(settings);
+            quantum = Quantum::new(options);
         }
     };
-    drop(watch);
-    pool.settler.close(source, settled).await;
-    drained
+    drop(lock);
+    pool.settlements.close(source, settled).await;
+    end
 }
 
-/// Handles the first message of a session, with nothing else in hand: not even what stands behind it.
-async fn alone(pool: &Pool, settings: &SessionSettings, session: SessionId) {
+/// Handles the first message of a session while the worker has no other message, not even of the same session.
+async fn handle_isolated(pool: &Pool, options: &SessionOptions, session: SessionId) {
     let _busy = pool.counts.busy();
-    let Some(turn) = pool.alone.ask() else { return }; // the session is ready still, for whoever comes next
-    let Some(_room) = pool.be_alone(&turn).await else { return };
+    let Some(request) = pool.isolation.request() else { return }; // the session stays ready
+    let Some(_isolated) = pool.isolate(&request).await else { return };
     let lock = pool.settings.lock;
     let accepted = pool.broker.accept(&pool.queue, Some(session), lock, Duration::ZERO).await;
-    let Ok(Some(source)) = accepted else { return }; // another worker has it by now
+    let Ok(Some(source)) = accepted else { return }; // another worker has accepted it
     let Some(held) = source.held().cloned() else { return };
-    let watch = pool.locks.watch(held.hold);
+    let lock = pool.locks.guard(held.hold);
     let settled = TaskTracker::new();
-    let fetched = source.fetch(1, settings.receive_wait).await.unwrap_or_default();
-    let quiet = &pool.phases.quiet;
+    let fetched = source.fetch(1, options.receive_wait).await.unwrap_or_default();
+    let stop_fetching = &pool.phases.stop_fetching;
     if let Some(delivery) = fetched.into_iter().next()
-        && quiet.run_until_cancelled(pool.gate.admit(1)).await.is_some_and(|count| count > 0)
-        && let Some(mut decided) = pool.handle(delivery, Some(&held), watch.lock()).await
+        && stop_fetching
+            .run_until_cancelled(pool.limiter.admit(1))
+            .await
+            .is_some_and(|count| count > 0)
+        && let Some(mut settlement) = pool.handle(delivery, Some(&held), lock.lock()).await
     {
-        decided.open = Some(settled.token());
-        pool.settler.settle(decided).await;
+        settlement.open = Some(settled.token());
+        pool.settlements.settle(settlement).await;
     }
-    drop(watch);
-    pool.settler.close(source, settled).await;
-    pool.flushed().await; // it must be out of hand before others are in
+    drop(lock);
+    pool.settlements.close(source, settled).await;
+    pool.flushed().await; // it must be settled before other messages are fetched
 }
 
-/// The first of those that are here and others behind it for the same batch handler, as many as it takes; waits for
-/// more of them, but not for long. The first has been admitted.
+/// Takes the first prefetched message and the following ones for the same batch handler. Waits for more until the batch
+/// is full or its time is over. The limiter has admitted the first message already.
 async fn gather(
     pool: &Pool,
     source: &dyn Source,
     lost: &CancellationToken,
-    here: &mut Here,
+    prefetch: &mut SessionPrefetch,
     batch: usize,
 ) -> Vec<Delivery> {
-    let Some(Gathers { max, wait }) = pool.routes.batching(batch).map(|batch| batch.gathers) else {
-        return Vec::new();
-    };
+    let Some(handler) = pool.routes.batch_handler(batch) else { return Vec::new() };
+    let BatchLimits { max, wait } = handler.limits;
     let until = Instant::now() + wait;
     loop {
-        // One that must be alone is the next one's first.
-        let fits =
-            |one: &&Delivery| pool.routes.batch_of(one) == Some(batch) && !pool.is_last_life(one);
-        let same = here.iter().take_while(fits).count();
+        // A message that needs isolation starts the next batch.
+        let fits = |delivery: &&Delivery| {
+            pool.routes.batch_index(delivery) == Some(batch) && !pool.needs_isolation(delivery)
+        };
+        let fitting = prefetch.iter().take_while(fits).count();
         let left = until.saturating_duration_since(Instant::now());
-        if same >= max || same < here.len() || left.is_zero() {
-            let mut count = same.min(max);
-            if count > 1 && pool.gate.is_limited() {
-                count = 1 + pool.gate.admit_now(count - 1) as usize;
+        if fitting >= max || fitting < prefetch.len() || left.is_zero() {
+            let mut count = fitting.min(max);
+            if count > 1 && pool.limiter.has_limits() {
+                count = 1 + pool.limiter.admit_now(count - 1) as usize;
             }
-            return here.drain(..count).collect();
+            return prefetch.drain(..count).collect();
         }
-        let missing = u32::try_from(max - same).unwrap_or(u32::MAX);
+        let missing = u32::try_from(max - fitting).unwrap_or(u32::MAX);
         tokio::select! {
             biased;
-            // They go back with the session.
-            () = pool.phases.quiet.cancelled() => return Vec::new(),
+            // In these cases the messages are released with the session.
+            () = pool.phases.stop_fetching.cancelled() => return Vec::new(),
             () = lost.cancelled() => return Vec::new(),
-            () = pool.alone.wanted() => return Vec::new(),
-            // Its own clock: the broker's may be another.
-            more = tokio::time::timeout(left, source.fetch(missing, left)) => match more {
-                Ok(Ok(some)) => here.take(some),
+            () = pool.isolation.requested() => return Vec::new(),
+            // The time-out uses the clock of this process; the broker's clock may differ.
+            fetched = tokio::time::timeout(left, source.fetch(missing, left)) => match fetched {
+                Ok(Ok(deliveries)) => prefetch.add(deliveries),
                 Err(_) => {}
-                Ok(Err(_)) => return here.drain(..same).collect(), // it is told when there is nothing left to do
+                // The next fetch reports the error.
+                Ok(Err(_)) => return prefetch.drain(..fitting).collect(),
             },
         }
     }
 }
 
-async fn step(
+async fn next_action(
     pool: &Pool,
-    settings: &SessionSettings,
+    options: &SessionOptions,
     source: &dyn Source,
     lost: &CancellationToken,
-    here: &mut Here,
-    busy: &mut Counted,
+    prefetch: &mut SessionPrefetch,
+    busy: &mut CountGuard,
     mut wait: Duration,
-) -> Step {
+) -> SessionAction {
+    let stop_fetching = &pool.phases.stop_fetching;
     let idle_since = Instant::now();
-    let mut empty = 0;
+    let mut empty_receives = 0;
     loop {
-        let wanted = pool.alone.is_wanted();
-        if pool.phases.quiet.is_cancelled() || lost.is_cancelled() || wanted {
-            return Step::LetGo;
+        let isolation = pool.isolation.is_requested();
+        if stop_fetching.is_cancelled() || lost.is_cancelled() || isolation {
+            return SessionAction::Release;
         }
-        if !here.is_empty() {
-            if pool.gate.closed_for().is_some() {
-                return Step::LetGo;
+        if !prefetch.is_empty() {
+            if pool.limiter.blocked_for().is_some() {
+                return SessionAction::Release;
             }
-            let admit = pool.phases.quiet.run_until_cancelled(pool.gate.admit(1));
+            let admit = stop_fetching.run_until_cancelled(pool.limiter.admit(1));
             if admit.await.is_none_or(|count| count == 0) {
-                return Step::LetGo;
+                return SessionAction::Release;
             }
-            return Step::Handle;
+            return SessionAction::Handle;
         }
-        let prefetch = pool.prefetch(settings);
-        if !here.was_last {
-            match fetch(pool, source, prefetch, std::mem::take(&mut wait)).await {
-                Ok(some) if !some.is_empty() => {
-                    here.take(some);
+        let max = pool.session_prefetch(options);
+        if !prefetch.is_last {
+            match fetch(pool, source, max, std::mem::take(&mut wait)).await {
+                Ok(deliveries) if !deliveries.is_empty() => {
+                    prefetch.add(deliveries);
                     continue;
                 }
                 Ok(_) => {}
-                Err(error) => return let_go(pool, &error),
+                Err(error) => return release_after(pool, &error),
             }
         }
         *busy = pool.counts.idle();
-        // Nothing here: whatever comes first, more of this session or another one that is ready.
+        // The session is empty: wait for more of its messages, or for another session that is ready.
         tokio::select! {
             biased;
-            () = pool.phases.quiet.cancelled() => return Step::LetGo,
-            () = lost.cancelled() => return Step::LetGo,
-            () = pool.alone.wanted() => return Step::LetGo,
-            () = pool.slots.too_many() => return Step::LetGo,
-            fetched = source.fetch(prefetch, settings.receive_wait) => match fetched {
-                Ok(some) if some.is_empty() => {
-                    empty += 1;
-                    if empty >= settings.empty_receives || idle_since.elapsed() >= settings.idle {
-                        return Step::LetGo;
+            () = stop_fetching.cancelled() => return SessionAction::Release,
+            () = lost.cancelled() => return SessionAction::Release,
+            () = pool.isolation.requested() => return SessionAction::Release,
+            () = pool.slots.has_excess() => return SessionAction::Release,
+            fetched = source.fetch(max, options.receive_wait) => match fetched {
+                Ok(deliveries) if deliveries.is_empty() => {
+                    empty_receives += 1;
+                    let is_idle = idle_since.elapsed() >= options.idle;
+                    if empty_receives >= options.empty_receives || is_idle {
+                        return SessionAction::Release;
                     }
                 }
-                Ok(some) => here.take(some),
-                Err(error) => return let_go(pool, &error),
+                Ok(deliveries) => prefetch.add(deliveries),
+                Err(error) => return release_after(pool, &error),
             },
-            Some(other) = pool.accept(settings.receive_wait) => return Step::Switch(other),
+            Some(other) = pool.accept(options.receive_wait) => return SessionAction::Switch(other),
         }
         *busy = pool.counts.busy();
     }
 }
 
-/// What is there now or, if it is to wait, within so long: by the worker's own clock, the broker's may be another.
+/// Fetches messages that are ready now or, with a wait, within that time. The wait uses the clock of this process; the
+/// broker's clock may differ.
 async fn fetch(
     pool: &Pool,
     source: &dyn Source,
@@ -329,51 +343,51 @@ async fn fetch(
     let fetched = tokio::time::timeout(wait, fetched);
     tokio::select! {
         biased;
-        () = pool.phases.quiet.cancelled() => Ok(Vec::new()),
-        () = pool.alone.wanted() => Ok(Vec::new()),
+        () = pool.phases.stop_fetching.cancelled() => Ok(Vec::new()),
+        () = pool.isolation.requested() => Ok(Vec::new()),
         fetched = fetched => fetched.unwrap_or_else(|_| Ok(Vec::new())),
     }
 }
 
-fn let_go(pool: &Pool, error: &BrokerError) -> Step {
-    tracing::debug!(queue = %pool.queue, %error, "a session is over");
-    Step::LetGo
+fn release_after(pool: &Pool, error: &BrokerError) -> SessionAction {
+    tracing::debug!(queue = %pool.queue, %error, "a fetch from a session failed; the session is released");
+    SessionAction::Release
 }
 
 impl Pool {
-    fn note_handling(&self, took: Duration) {
+    fn record_handling(&self, took: Duration) {
         let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let mean = self.handling_us.load(Ordering::Relaxed);
-        // Of two that write at once one is forgotten: it is a mean.
+        // Concurrent updates may overwrite each other; an approximate average is enough.
         self.handling_us.store(mean - mean / 8 + took / 8, Ordering::Relaxed);
     }
 
-    /// How many messages of a session to take at once. Few of slow ones: what is in hand waits for nobody else, and is
-    /// counted when the worker dies.
-    fn prefetch(&self, settings: &SessionSettings) -> u32 {
+    /// How many messages of a session to fetch at once. Slow handlers get few, because a crash counts against every
+    /// fetched message.
+    fn session_prefetch(&self, options: &SessionOptions) -> u32 {
         let mean = Duration::from_micros(self.handling_us.load(Ordering::Relaxed));
         if mean > SLOW {
             return 1;
         }
         let half_a_lock = self.settings.lock.as_micros() / 2 / mean.as_micros().max(1);
-        settings.prefetch.min(u32::try_from(half_a_lock).unwrap_or(u32::MAX)).max(1)
+        options.prefetch.min(u32::try_from(half_a_lock).unwrap_or(u32::MAX)).max(1)
     }
 }
 
-/// How long a session may go on while others wait.
+/// How long a session keeps its slot while other sessions are ready.
 struct Quantum {
-    left: u32,
+    messages_left: u32,
     until: Instant,
 }
 
 impl Quantum {
-    fn new(settings: &SessionSettings) -> Self {
-        Self { left: settings.quantum, until: Instant::now() + settings.quantum_time }
+    fn new(options: &SessionOptions) -> Self {
+        Self { messages_left: options.quantum, until: Instant::now() + options.quantum_time }
     }
 
-    /// So many more were handled.
-    fn is_over_after(&mut self, handled: usize) -> bool {
-        self.left = self.left.saturating_sub(u32::try_from(handled).unwrap_or(u32::MAX));
-        self.left == 0 || Instant::now() >= self.until
+    fn is_used_up(&mut self, handled: usize) -> bool {
+        let handled = u32::try_from(handled).unwrap_or(u32::MAX);
+        self.messages_left = self.messages_left.saturating_sub(handled);
+        self.messages_left == 0 || Instant::now() >= self.until
     }
 }

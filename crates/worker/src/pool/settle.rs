@@ -1,7 +1,7 @@
-//! Tells the broker what became of messages: many at a time, while slots go on.
+//! Sends settlements to the broker in batches, while slots continue.
 //!
-//! A slot does not wait for the disk. A session is let go once all that was settled of it is answered for, so nobody
-//! else gets what is about to be done.
+//! A slot does not wait for the broker's disk. A session is released only after the broker has answered all its
+//! settlements, so that no other worker gets a message that is being completed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,152 +14,154 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::{Count, Counters, PAUSE_FIRST, PAUSE_MAX};
+use super::{Count, Counters, broker_pause};
 
-/// Settlements that wait to be told.
-const WAITING_MAX: usize = 4096;
-/// Settlements told by one call, and calls at once: one is on its way while the disk works on another.
+/// Settlements that wait to be sent. Slots wait when there are more.
+const QUEUED_MAX: usize = 4096;
+/// Settlements in one call.
 const BATCH_MAX: usize = 1024;
+/// Concurrent calls: one is on its way while the broker writes another to disk.
 const CALLS_MAX: usize = 4;
-/// Sessions that are being let go.
+/// Sessions that are being released.
 const CLOSING_MAX: usize = 1024;
 
-enum Order {
-    Settle(Decided),
-    Close { source: Box<dyn Source>, after: TaskTracker, _room: OwnedSemaphorePermit },
+enum SettleCommand {
+    Settle(PendingSettlement),
+    Close { source: Box<dyn Source>, after: TaskTracker, _permit: OwnedSemaphorePermit },
     Flush(oneshot::Sender<()>),
 }
 
-/// What was decided about a message.
-pub(super) struct Decided {
+/// The settlement of one message.
+pub(super) struct PendingSettlement {
     pub settle: Settle,
-    /// What it counts as, once the broker agreed.
+    /// Counted when the broker has accepted the settlement.
     pub count: Count,
-    /// Fired if the broker does not: the lock was lost.
+    /// Fired if the broker refuses the settlement because the lock was lost.
     pub lost: CancellationToken,
-    /// Held until it is answered for.
+    /// Keeps the session open until the broker has answered.
     pub open: Option<TaskTrackerToken>,
 }
 
-pub(super) struct Settler {
-    orders: mpsc::Sender<Order>,
+pub(super) struct SettlementQueue {
+    commands: mpsc::Sender<SettleCommand>,
     closing: Arc<Semaphore>,
 }
 
-impl Settler {
+impl SettlementQueue {
     pub(super) fn start(
         broker: Arc<dyn Broker>,
         queue: QueueName,
         lock: Duration,
         counts: Counters,
     ) -> Self {
-        let (orders, given) = mpsc::channel(WAITING_MAX);
-        tokio::spawn(Desk { broker, queue, lock, counts }.serve(given));
-        Self { orders, closing: Arc::new(Semaphore::new(CLOSING_MAX)) }
+        let (commands, received) = mpsc::channel(QUEUED_MAX);
+        tokio::spawn(SettleTask { broker, queue, lock, counts }.run(received));
+        Self { commands, closing: Arc::new(Semaphore::new(CLOSING_MAX)) }
     }
 
-    pub(super) async fn settle(&self, decided: Decided) {
-        let _ = self.orders.send(Order::Settle(decided)).await; // nobody left to tell: its lock ends it
+    pub(super) async fn settle(&self, settlement: PendingSettlement) {
+        // Fails only if the task is gone; the message then returns when its lock expires.
+        let _ = self.commands.send(SettleCommand::Settle(settlement)).await;
     }
 
-    /// Lets go of a session once what was settled of it is answered for.
+    /// Releases a session after the settlements tracked by `after`.
     pub(super) async fn close(&self, source: Box<dyn Source>, after: TaskTracker) {
-        let Ok(room) = self.closing.clone().acquire_owned().await else { return };
-        let _ = self.orders.send(Order::Close { source, after, _room: room }).await;
+        let Ok(permit) = self.closing.clone().acquire_owned().await else { return };
+        let _ = self.commands.send(SettleCommand::Close { source, after, _permit: permit }).await;
     }
 
+    /// Waits until all earlier commands are done.
     pub(super) async fn flushed(&self) {
         let (done, flushed) = oneshot::channel();
-        if self.orders.send(Order::Flush(done)).await.is_ok() {
-            let _ = flushed.await; // gone is flushed, too
+        if self.commands.send(SettleCommand::Flush(done)).await.is_ok() {
+            let _ = flushed.await; // an error means that the task has ended
         }
     }
 }
 
 #[derive(Clone)]
-struct Desk {
+struct SettleTask {
     broker: Arc<dyn Broker>,
     queue: QueueName,
     lock: Duration,
     counts: Counters,
 }
 
-impl Desk {
-    async fn serve(self, mut orders: mpsc::Receiver<Order>) {
+impl SettleTask {
+    async fn run(self, mut commands: mpsc::Receiver<SettleCommand>) {
         let calls = Arc::new(Semaphore::new(CALLS_MAX));
-        let mut under_way = TaskTracker::new();
+        let mut pending = TaskTracker::new();
         let mut batch = Vec::with_capacity(BATCH_MAX);
-        while orders.recv_many(&mut batch, BATCH_MAX).await > 0 {
-            let mut decided = Vec::with_capacity(batch.len());
+        while commands.recv_many(&mut batch, BATCH_MAX).await > 0 {
+            let mut settlements = Vec::with_capacity(batch.len());
             let mut flushes = Vec::new();
-            for order in batch.drain(..) {
-                match order {
-                    Order::Settle(one) => decided.push(one),
-                    Order::Close { source, after, _room } => {
+            for command in batch.drain(..) {
+                match command {
+                    SettleCommand::Settle(settlement) => settlements.push(settlement),
+                    SettleCommand::Close { source, after, _permit } => {
                         let queue = self.queue.clone();
-                        under_way.spawn(async move {
+                        pending.spawn(async move {
                             after.close();
                             after.wait().await;
                             if let Err(error) = source.close().await {
-                                tracing::debug!(%queue, %error, "a session was not let go; its lock ends it");
+                                tracing::debug!(%queue, %error, "a session was not released; its lock will expire");
                             }
-                            drop(_room);
+                            drop(_permit);
                         });
                     }
-                    Order::Flush(done) => flushes.push(done),
+                    SettleCommand::Flush(done) => flushes.push(done),
                 }
             }
-            if !decided.is_empty() {
+            if !settlements.is_empty() {
                 let Ok(call) = calls.clone().acquire_owned().await else { return };
-                let desk = self.clone();
-                under_way.spawn(async move {
-                    desk.tell(decided).await;
+                let task = self.clone();
+                pending.spawn(async move {
+                    task.send(settlements).await;
                     drop(call);
                 });
             }
             if !flushes.is_empty() {
-                let before = std::mem::replace(&mut under_way, TaskTracker::new());
-                before.close();
-                before.wait().await;
+                let earlier = std::mem::replace(&mut pending, TaskTracker::new());
+                earlier.close();
+                earlier.wait().await;
                 for done in flushes {
-                    let _ = done.send(()); // whoever asked may be gone
+                    let _ = done.send(()); // the caller may have given up
                 }
             }
         }
     }
 
-    /// Tells until the broker answers, or the locks are over anyway.
-    async fn tell(&self, decided: Vec<Decided>) {
+    /// Sends settlements until the broker answers each of them, or the locks have expired.
+    async fn send(&self, settlements: Vec<PendingSettlement>) {
         let until = Instant::now() + self.lock;
-        let mut pause = PAUSE_FIRST;
-        let mut left = decided;
+        let mut pause = broker_pause();
+        let mut left = settlements;
         loop {
             let items = left.iter().map(|one| one.settle.clone()).collect();
-            let each = match self.broker.settle(&self.queue, items).await {
-                Ok(each) => each,
+            let results = match self.broker.settle(&self.queue, items).await {
+                Ok(results) => results,
                 Err(error) => vec![Err(error); left.len()],
             };
-            let mut again = Vec::new();
-            for (one, result) in left.into_iter().zip(each) {
+            let mut retry = Vec::new();
+            for (one, result) in left.into_iter().zip(results) {
                 match result {
                     Ok(()) => self.counts.add(one.count),
-                    Err(error) if error.is_transient() && Instant::now() < until => again.push(one),
-                    Err(error) => self.lost(&one, &error),
+                    Err(error) if error.is_transient() && Instant::now() < until => retry.push(one),
+                    Err(error) => self.record_lost(&one, &error),
                 }
             }
-            if again.is_empty() {
+            if retry.is_empty() {
                 return;
             }
-            left = again;
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            left = retry;
+            tokio::time::sleep(pause.next()).await;
         }
     }
 
-    fn lost(&self, one: &Decided, error: &BrokerError) {
+    fn record_lost(&self, one: &PendingSettlement, error: &BrokerError) {
         let (queue, lease) = (&self.queue, one.settle.lease);
         let outcome = one.settle.settlement.word();
-        tracing::warn!(%queue, %lease, outcome, %error, "an outcome was not taken: the message comes again");
+        tracing::warn!(%queue, %lease, outcome, %error, "settlement refused; the message will be delivered again");
         self.counts.add(Count::lost);
         one.lost.cancel();
     }

@@ -1,14 +1,14 @@
-//! Sagas in a database of yours: for brokers whose sessions have no state, and for steps that write to that database.
+//! Sagas in your own database: for brokers without session state, and for steps that write to that database.
 //!
-//! A row says where a saga stands; it changes by compare-and-set on its version. A step that asks for a [`crate::Tx`] of
-//! the same database commits its writes, its messages and the row together. A saga that waits is woken by a message
-//! that waits in the outbox, written with the row: the worker runs a relay for it.
+//! Each saga is a row. Updates compare and set its version. A step that takes a [`crate::Tx`] of the same database
+//! commits its writes, its messages and the row together. A waiting saga is woken by a delayed message in the outbox,
+//! which is written together with the row. The worker runs a relay for the outbox.
 //!
 //! ```text
-//! message → claim (version + 1) → step → its end (version + 2), with the transaction of the step → next step …
+//! message → claim (version + 1) → step → result (version + 2), in the step's transaction → next step …
 //! ```
 //!
-//! A step that was claimed and has no end was under way when its worker vanished: it may have had an effect.
+//! If a claimed step has no result, its worker died. The step may have had an effect.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,34 +17,34 @@ use std::time::Duration;
 use malote_model::{SessionId, Value};
 use malote_wire_native::saga::{SagaState, SagaStatus, Todo};
 
-use super::progress::{After, Attempt};
-use super::run::{self, PAUSE, UNKNOWN_PAUSE, VERSION};
-use super::{Plan, prefixed};
+use super::progress::{AttemptResult, NextRun};
+use super::run::{self, RETRY_DELAY, UNKNOWN_STEP_DELAY, VERSION};
+use super::{SagaPlan, queue_of};
 use crate::incoming::Incoming;
-use crate::once::Outgoing;
+use crate::once::OutboxMessage;
 use crate::outcome::Outcome;
 use crate::{Error, Malote};
 
 /// The subject of a message that wakes a saga.
 const WAKE: &str = "wake";
 
-pub(crate) type Doing<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+pub(crate) type DatabaseFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
-/// What a database knows about a saga.
-pub(crate) struct Row {
+/// The row of a saga.
+pub(crate) struct SagaRow {
     pub state: SagaState,
-    /// A step was begun, and its end is not known.
+    /// A step was claimed, and its result is unknown.
     pub begun: bool,
-    /// It waits for a message of its version, which is on its way.
+    /// The saga waits for the wake-up message of this version.
     pub waits: bool,
 }
 
-/// A row that is to change, if it is still as it was.
+/// An update of a row, if the row still has the expected version.
 #[derive(Clone)]
-pub(crate) struct Save {
+pub(crate) struct SagaUpdate {
     pub name: String,
     pub id: String,
-    /// The version that it must have; 0 if there must be none.
+    /// The expected version; 0 if the row must not exist.
     pub from: u64,
     pub version: u64,
     pub status: SagaStatus,
@@ -53,31 +53,31 @@ pub(crate) struct Save {
     pub state: String,
     pub begun: bool,
     pub waits: bool,
-    /// What wakes it.
-    pub wake: Option<Outgoing>,
+    /// The message that wakes the saga.
+    pub wake: Option<OutboxMessage>,
 }
 
-/// Where a database keeps sagas.
-pub(crate) trait Table: Send + Sync {
-    fn load(&self, name: &str, id: &str) -> Doing<'_, Option<Row>>;
-    /// Whether the row was as it was.
-    fn save(&self, save: Save) -> Doing<'_, bool>;
-    /// Publishes what wakes sagas until `stop` is over.
+/// The sagas in a database.
+pub(crate) trait SagaStore: Send + Sync {
+    fn load(&self, name: &str, id: &str) -> DatabaseFuture<'_, Option<SagaRow>>;
+    /// Returns false if the row did not have the expected version.
+    fn save(&self, update: SagaUpdate) -> DatabaseFuture<'_, bool>;
+    /// Publishes the outbox until `stop` completes.
     fn relay(
         &self,
         malote: Malote,
         stop: Pin<Box<dyn Future<Output = ()> + Send>>,
-    ) -> Doing<'_, ()>;
-    /// Which database it is, for steps that ask for a transaction of it.
+    ) -> DatabaseFuture<'_, ()>;
+    /// The kind of database. Steps can take transactions of the same kind.
     fn database(&self) -> &'static str;
 }
 
-/// A database that can keep sagas.
+/// A database for sagas: see [`crate::Worker::of_saga_in`].
 #[derive(Clone)]
-pub struct SagaTable(pub(crate) Arc<dyn Table>);
+pub struct SagaDatabase(pub(crate) Arc<dyn SagaStore>);
 
-/// Later, by the broker's delay if it has one.
-async fn later(incoming: &Incoming, pause: Duration) -> Outcome {
+/// Delivers the message again after a delay. If the broker has no delays, it waits here.
+async fn deliver_later(incoming: &Incoming, pause: Duration) -> Outcome {
     if incoming.broker.capabilities().delay {
         return Outcome::Snooze(pause);
     }
@@ -85,39 +85,43 @@ async fn later(incoming: &Incoming, pause: Duration) -> Outcome {
     Outcome::Release
 }
 
-/// Drives a saga as far as it goes without waiting.
-pub(super) async fn drive(plan: Arc<Plan>, table: SagaTable, incoming: Arc<Incoming>) -> Outcome {
+/// Runs steps of a saga until it must wait or is over.
+pub(super) async fn drive(
+    plan: Arc<SagaPlan>,
+    database: SagaDatabase,
+    incoming: Arc<Incoming>,
+) -> Outcome {
     let message = incoming.message();
     let id = message.correlation_id.as_deref().or(incoming.session().map(SessionId::as_str));
-    // No database keeps a zero byte in a text.
+    // A text in a database cannot contain a zero byte.
     let id = id.filter(|id| SessionId::new(id).is_ok() && !id.contains('\0'));
     let Some(id) = id else {
-        let text = "a message of a saga has its id as its correlation id".to_owned();
+        let text = "the correlation id of the message is not the id of a saga".to_owned();
         return Outcome::Dead { reason: "NoSaga".into(), text };
     };
-    let driver = Driver { plan: &plan, table: &*table.0, incoming: &incoming, id };
+    let driver = SagaDriver { plan: &plan, store: &*database.0, incoming: &incoming, id };
     match driver.drive().await {
         Ok(outcome) => outcome,
         Err(error) => {
-            tracing::warn!(saga = plan.name, id, %error, "the database of a saga: tried again");
-            later(&incoming, PAUSE).await
+            tracing::warn!(saga = plan.name, id, %error, "the database of a saga failed; retrying");
+            deliver_later(&incoming, RETRY_DELAY).await
         }
     }
 }
 
-struct Driver<'a> {
-    plan: &'a Plan,
-    table: &'a dyn Table,
+struct SagaDriver<'a> {
+    plan: &'a SagaPlan,
+    store: &'a dyn SagaStore,
     incoming: &'a Arc<Incoming>,
     id: &'a str,
 }
 
-impl Driver<'_> {
+impl SagaDriver<'_> {
     async fn drive(&self) -> Result<Outcome, Error> {
-        let mut row = match self.table.load(&self.plan.name, self.id).await? {
+        let mut row = match self.store.load(&self.plan.name, self.id).await? {
             Some(row) => row,
             None => match run::begin(self.plan, self.incoming) {
-                Ok(state) => Row { state, begun: false, waits: false },
+                Ok(state) => SagaRow { state, begun: false, waits: false },
                 Err(outcome) => return Ok(outcome),
             },
         };
@@ -125,12 +129,12 @@ impl Driver<'_> {
             Some(Value::I64(version)) => u64::try_from(*version).ok(),
             _ => None,
         };
-        // What waits is woken by its own message, and by no older or newer one.
+        // Only the wake-up message of this version wakes a waiting saga.
         if row.waits && wakes != Some(row.state.version) {
             return Ok(Outcome::Done);
         }
         while row.state.todo() != Todo::Nothing {
-            match self.one(row).await? {
+            match self.run_step(row).await? {
                 Ok(next) => row = next,
                 Err(outcome) => return Ok(outcome),
             }
@@ -138,70 +142,73 @@ impl Driver<'_> {
         Ok(Outcome::Done)
     }
 
-    /// One step; the row after it, or what becomes of the message if this is all for now.
-    async fn one(&self, row: Row) -> Result<Result<Row, Outcome>, Error> {
-        let Row { mut state, begun, .. } = row;
+    /// Runs one step. Returns the new row, or the outcome of the message if the saga must wait.
+    async fn run_step(&self, row: SagaRow) -> Result<Result<SagaRow, Outcome>, Error> {
+        let SagaRow { mut state, begun, .. } = row;
         let (plan, id) = (self.plan, self.id);
-        let Some(turn) = run::turn(plan, id, &state) else {
-            return Ok(Err(later(self.incoming, UNKNOWN_PAUSE).await));
+        let Some(next_step) = run::next_step(plan, id, &state) else {
+            return Ok(Err(deliver_later(self.incoming, UNKNOWN_STEP_DELAY).await));
         };
-        state.steps[turn.nth].in_doubt |= begun;
+        state.steps[next_step.nth].in_doubt |= begun;
         let from = state.version;
         state.version += 1;
-        if !self.table.save(self.row(&state, from, true, None)?).await? {
-            return Ok(Err(later(self.incoming, PAUSE).await)); // somebody else is at it
+        if !self.store.save(self.update(&state, from, true, None)?).await? {
+            // Another worker has changed the row.
+            return Ok(Err(deliver_later(self.incoming, RETRY_DELAY).await));
         }
-        let incoming = self.incoming.again();
+        let incoming = self.incoming.for_next_step();
         let lost = self.incoming.lost();
-        state.steps[turn.nth].lost = state.steps[turn.nth].lost.max(lost);
-        // Without a way back it is tried all the same.
-        let lost = if turn.undo || state.is_forward_only() { 0 } else { lost };
-        let database = Some(self.table.database());
-        let Some(attempt) = turn.attempt(&incoming, &state, lost, database).await else {
+        state.steps[next_step.nth].lost = state.steps[next_step.nth].lost.max(lost);
+        // A step that cannot be compensated is retried in any case.
+        let lost = if next_step.undo || state.is_forward_only() { 0 } else { lost };
+        let database = Some(self.store.database());
+        let Some(attempt) = next_step.attempt(&incoming, &state, lost, database).await else {
             return Ok(Err(Outcome::Release));
         };
-        let effect = incoming.effect.lock().take();
-        let done = matches!(attempt, Attempt::Done(_));
+        let transaction = incoming.transaction.lock().take();
+        let done = matches!(attempt, AttemptResult::Done(_));
         let from = state.version;
-        let after = turn.follow(&mut state, attempt, incoming.broker.now().0);
+        let after = next_step.record_attempt(&mut state, attempt, incoming.broker.now().0);
         let delay = match after {
-            After::Delay(delay) if !delay.is_zero() => Some(delay),
+            NextRun::After(delay) if !delay.is_zero() => Some(delay),
             _ => None,
         };
-        let save = self.row(&state, from, false, delay)?;
-        let saved = match effect {
-            // Whoever was frozen past its lock does not commit.
-            Some(effect) if done && incoming.lock.holds() && effect.save(save.clone()).await? => {
-                effect.commit().await.map_err(|failure| {
-                    Error::Database(format!("a step's transaction: {failure:?}"))
+        let update = self.update(&state, from, false, delay)?;
+        let saved = match transaction {
+            // A worker that was frozen past its lock must not commit.
+            Some(transaction)
+                if done && incoming.lock.is_valid() && transaction.save(update.clone()).await? =>
+            {
+                transaction.commit().await.map_err(|failure| {
+                    Error::Database(format!("cannot commit the transaction of a step: {failure:?}"))
                 })?;
                 true
             }
-            Some(effect) => {
-                effect.rollback().await;
-                !done && self.table.save(save).await?
+            Some(transaction) => {
+                transaction.rollback().await;
+                !done && self.store.save(update).await?
             }
-            None => self.table.save(save).await?,
+            None => self.store.save(update).await?,
         };
         Ok(match (saved, delay) {
-            (false, _) => Err(later(self.incoming, PAUSE).await),
+            (false, _) => Err(deliver_later(self.incoming, RETRY_DELAY).await),
             (true, Some(_)) => Err(Outcome::Done),
-            (true, None) => Ok(Row { state, begun: false, waits: false }),
+            (true, None) => Ok(SagaRow { state, begun: false, waits: false }),
         })
     }
 
-    fn row(
+    fn update(
         &self,
         state: &SagaState,
         from: u64,
         begun: bool,
         delay: Option<Duration>,
-    ) -> Result<Save, Error> {
+    ) -> Result<SagaUpdate, Error> {
         let wake = match delay {
             Some(delay) => Some(self.wake(state.version, delay)?),
             None => None,
         };
-        Ok(Save {
+        Ok(SagaUpdate {
             name: self.plan.name.clone(),
             id: self.id.to_owned(),
             from,
@@ -217,11 +224,12 @@ impl Driver<'_> {
         })
     }
 
-    fn wake(&self, version: u64, delay: Duration) -> Result<Outgoing, Error> {
-        let session = SessionId::new(self.id)
-            .map_err(|refusal| Error::Settings(format!("the saga's id: {refusal}")))?;
+    fn wake(&self, version: u64, delay: Duration) -> Result<OutboxMessage, Error> {
+        let session = SessionId::new(self.id).map_err(|refusal| {
+            Error::Settings(format!("invalid saga id `{}`: {refusal}", self.id))
+        })?;
         let version = i64::try_from(version).unwrap_or(i64::MAX);
-        let mut wake = Outgoing::text(&prefixed(&self.plan.name), "")
+        let mut wake = OutboxMessage::text(&queue_of(&self.plan.name), "")
             .session(session)
             .subject(WAKE)
             .id(format!("wake:{version}:{}", self.id))
@@ -230,4 +238,10 @@ impl Driver<'_> {
         wake.message.correlation_id = Some(self.id.to_owned());
         Ok(wake)
     }
+}
+
+/// The state in a row.
+pub(crate) fn decode_state(id: &str, state: &str) -> Result<SagaState, Error> {
+    SagaState::read(state.as_bytes())
+        .map_err(|error| Error::Database(format!("the state of saga `{id}` is invalid: {error}")))
 }

@@ -1,24 +1,25 @@
-//! Sagas: several steps that are all done or, when one cannot be, taken back.
+//! Sagas: steps that are all done or, if one cannot be done, compensated.
 //!
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! # #[cfg(feature = "embedded")] {
 //! use malote::testing::TestBroker;
 //! use malote::{Failure, Saga, SagaStatus, Step, Worker};
 //!
 //! #[derive(serde::Serialize, serde::Deserialize)]
 //! struct Order { seat: Option<u32>, cents: u64 }
 //!
-//! /// A step takes the saga's data and gives it back, changed or not.
+//! /// A step takes the data of the saga and returns it.
 //! async fn reserve(mut order: Order) -> Result<Order, Failure> {
 //!     order.seat = Some(7);
 //!     Ok(order)
 //! }
-//! /// It may find nothing to take back.
+//! /// A compensation undoes a step. There may be nothing to undo.
 //! async fn free(_order: Order) {}
-//! /// The key is the same at every attempt: give it to whoever must not do a thing twice.
+//! /// The key is the same at every attempt. Pass it to services that must not do the same thing twice.
 //! async fn charge(order: Order, step: Step) -> Result<Order, Failure> {
 //!     assert_eq!(step.key(), "order:17:charge");
-//!     Err(Failure::dead("Declined", "the card is not good for it"))
+//!     Err(Failure::dead("Declined", "the card was declined"))
 //! }
 //!
 //! let broker = TestBroker::new()?;
@@ -26,18 +27,24 @@
 //! let order = Saga::named("order").step("reserve", reserve).compensate(free).step("charge", charge).pivot();
 //! malote.start_saga("order", "17", &Order { seat: None, cents: 900 }).await?;
 //! broker.drain(Worker::of_saga(malote, order)).await?;
-//! let saga = malote.saga("order", "17").await?.expect("it is kept for a week");
+//! let saga = malote.saga("order", "17").await?.expect("finished sagas are kept for a week");
 //! assert_eq!(saga.status, SagaStatus::Compensated);
+//! # }
 //! # Ok::<(), malote::Error>(()) }).unwrap();
 //! ```
 //!
-//! Where a saga stands is the state of a session that has its id, in the queue `saga.<name>`; one message of that
-//! session drives it. Each step ends with a settlement that writes the new state and brings the message again, in one:
-//! a crash at any point loses nothing but the attempt that was under way, and a step whose effect is known by its key
-//! has it once.
+//! The progress of a saga is the state of a session in the queue `saga.<name>`; the session id is the id of the saga.
+//! One message of that session drives the saga. Each step ends with one settlement, which writes the new state and
+//! delivers the message again. A crash therefore loses only the running attempt. A step whose effect is identified by
+//! its key has the effect once.
 //!
-//! `progress.rs` says what follows from what; it does no I/O. `run.rs` runs one step for one delivery. `step.rs` has
-//! what a step can ask for, `client.rs` how sagas are started and looked at.
+//! | file | contains |
+//! |---|---|
+//! | `progress.rs` | the transitions of the state, without I/O |
+//! | `run.rs` | runs one step for one delivery |
+//! | `step.rs` | the arguments and results of a step |
+//! | `client.rs` | starts sagas and reads their state |
+//! | `database.rs` | sagas in your own database |
 
 mod client;
 #[cfg(feature = "once")]
@@ -58,40 +65,40 @@ use malote_wire_native::saga::{QUEUE_PREFIX, STEP_NAME_BYTES_MAX, STEPS_MAX};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::handler::{Boxed, Handler};
-use crate::incoming::FindMissing;
+use crate::handler::{BoxedHandler, Handler};
+use crate::incoming::MissingState;
 use crate::outcome::IntoOutcome;
 use crate::retry::Retry;
-use step::{BoxedStep, BoxedUndo};
+use step::{BoxedCompensation, BoxedStep};
 
-pub use client::Sagas;
+pub use client::SagaPage;
 #[cfg(feature = "once")]
 pub(crate) use client::start;
 #[cfg(feature = "once")]
-pub use database::SagaTable;
+pub use database::SagaDatabase;
 pub use malote_wire_native::saga::{SagaState, SagaStatus, SagaStep, SagaSummary, StepStatus};
 pub use step::{FromStep, IntoData, Step};
 
-/// How long one attempt may take unless it is said.
+/// The default time-out of one attempt.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a saga that is over can be looked at, and is known not to be started again.
+/// How long a finished saga is kept by default.
 const KEEP: Duration = Duration::from_secs(7 * 24 * 3600);
-/// A start that is sent again within this time is not even stored.
+/// The de-duplication window for start messages.
 const DEDUP_MS: u64 = 10 * 60 * 1000;
 
-/// Steps, in order, with what takes them back. `T` is the data that they hand to one another.
+/// The steps of a saga, in order, with their compensations. `T` is the data that the steps pass on.
 ///
-/// What is said before the first step holds for every step; after a step it holds for that step.
+/// Settings before the first step apply to every step. Settings after a step apply to that step.
 #[must_use]
 pub struct Saga<T> {
-    plan: Plan,
-    /// What holds for steps to come.
-    all: StepSettings,
-    /// Finds values that its steps need and its worker was not given.
-    required: Vec<FindMissing>,
-    /// The first thing that was wrong with what it was told.
-    wrong: Option<String>,
-    of: PhantomData<fn(T) -> T>,
+    plan: SagaPlan,
+    /// The settings of further steps.
+    defaults: StepSettings,
+    /// Each returns a type that a step needs and the worker does not have.
+    required: Vec<MissingState>,
+    /// The first invalid setting.
+    invalid: Option<String>,
+    data: PhantomData<fn(T) -> T>,
 }
 
 #[derive(Clone)]
@@ -100,8 +107,8 @@ struct StepSettings {
     timeout: Duration,
 }
 
-/// A saga, checked and complete.
-pub(crate) struct Plan {
+/// The steps and settings of a saga.
+pub(crate) struct SagaPlan {
     name: String,
     deadline: Option<Duration>,
     keep: Duration,
@@ -111,50 +118,50 @@ pub(crate) struct Plan {
 struct PlannedStep {
     name: String,
     run: BoxedStep,
-    undo: Option<BoxedUndo>,
+    undo: Option<BoxedCompensation>,
     pivot: bool,
     deadline: Option<Duration>,
     settings: StepSettings,
 }
 
 impl<T: Serialize + DeserializeOwned + Send + 'static> Saga<T> {
-    /// A saga without steps.
+    /// A saga with this name and without steps.
     pub fn named(name: &str) -> Self {
         let (name, steps) = (name.to_owned(), Vec::new());
-        let plan = Plan { name, deadline: None, keep: KEEP, steps };
-        let all = StepSettings { retry: Retry::default(), timeout: TIMEOUT };
-        Self { plan, all, required: Vec::new(), wrong: None, of: PhantomData }
+        let plan = SagaPlan { name, deadline: None, keep: KEEP, steps };
+        let defaults = StepSettings { retry: Retry::default(), timeout: TIMEOUT };
+        Self { plan, defaults, required: Vec::new(), invalid: None, data: PhantomData }
     }
 
-    fn check(mut self, right: bool, wrong: impl FnOnce() -> String) -> Self {
-        if !right && self.wrong.is_none() {
-            self.wrong = Some(wrong());
+    /// Remembers the first invalid setting, which the start of the worker reports.
+    fn check(mut self, is_valid: bool, invalid: impl FnOnce() -> String) -> Self {
+        if !is_valid && self.invalid.is_none() {
+            self.invalid = Some(invalid());
         }
         self
     }
 
-    /// Changes the last step.
-    fn last(mut self, what: &str, change: impl FnOnce(&mut PlannedStep)) -> Self {
+    fn change_last_step(mut self, method: &str, change: impl FnOnce(&mut PlannedStep)) -> Self {
         match self.plan.steps.last_mut() {
             Some(step) => {
                 change(step);
                 self
             }
-            None => self.check(false, || format!("{what} belongs behind a step")),
+            None => self.check(false, || format!("`{method}` must follow a step")),
         }
     }
 
-    /// The next step: an `async fn` that takes the data, and whatever else a handler can ask for, and gives it back.
+    /// Adds a step: an `async fn` that takes the data, and further arguments like a handler, and returns the data.
     ///
-    /// `?` means "try again"; [`crate::Failure::dead`] means that it did nothing and never will: what was done before
-    /// is taken back.
+    /// An error from `?` is retried. [`crate::Failure::dead`] means that the step had no effect and never will. Then
+    /// the earlier steps are compensated.
     pub fn step<Arguments, H>(mut self, name: &str, step: H) -> Self
     where
         H: Handler<Arguments, Returned: Future<Output: IntoData<T>> + Send + 'static>,
         Arguments: FromStep<T>,
     {
         self.required.push(Arguments::missing);
-        let twice = self.plan.steps.iter().any(|step| step.name == name);
+        let exists = self.plan.steps.iter().any(|step| step.name == name);
         let count = self.plan.steps.len();
         self.plan.steps.push(PlannedStep {
             name: name.to_owned(),
@@ -162,121 +169,122 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Saga<T> {
             undo: None,
             pivot: false,
             deadline: None,
-            settings: self.all.clone(),
+            settings: self.defaults.clone(),
         });
-        self.check(!twice, || format!("there are two steps `{name}`"))
+        self.check(!exists, || format!("there are two steps `{name}`: rename one"))
             .check(!name.is_empty() && name.len() <= STEP_NAME_BYTES_MAX, || {
-                format!("a step's name has from 1 to {STEP_NAME_BYTES_MAX} bytes: `{name}`")
+                format!("the name of step `{name}` must have from 1 to {STEP_NAME_BYTES_MAX} bytes")
             })
-            .check(count < STEPS_MAX, || format!("a saga has at most {STEPS_MAX} steps"))
+            .check(count < STEPS_MAX, || format!("there are more than {STEPS_MAX} steps"))
     }
 
-    /// What takes the last step back: an `async fn` that takes the data. It is tried until it succeeds.
+    /// The compensation of the last step: an `async fn` that takes the data. It is retried until it succeeds.
     ///
-    /// A step that ran out of attempts or time may have had its effect or not: its compensation runs, too, and must do
-    /// no harm where there is nothing to take back.
+    /// A step that ran out of attempts or time may have had its effect. Its compensation runs too, and must do no harm
+    /// if there is nothing to undo.
     pub fn compensate<Arguments, H>(mut self, undo: H) -> Self
     where
         H: Handler<Arguments, Returned: Future<Output: IntoOutcome> + Send + 'static>,
         Arguments: FromStep<T>,
     {
         self.required.push(Arguments::missing);
-        self.last("a compensation", |step| {
-            step.undo = Some(step::boxed_undo::<T, Arguments, H>(undo))
+        self.change_last_step("compensate", |step| {
+            step.undo = Some(step::boxed_compensation::<T, Arguments, H>(undo))
         })
     }
 
-    /// Once the last step is done there is no way back: what follows is tried until it succeeds.
+    /// Makes the last step the point of no return. Once it is done, the later steps are retried until they succeed.
     ///
-    /// While nobody knows whether it is done, there is a way back only if it has a compensation. Without one it is
-    /// tried until it says yes or, with [`crate::Failure::dead`], no.
+    /// If an attempt at the pivot fails, its effect may be unknown. The saga then goes back only if the pivot has a
+    /// compensation. Otherwise the pivot is retried until it succeeds or returns [`crate::Failure::dead`].
     pub fn pivot(self) -> Self {
-        self.last("a pivot", |step| step.pivot = true)
+        self.change_last_step("pivot", |step| step.pivot = true)
     }
 
-    /// How failures of the last step are followed; of every step if it is said before the first one.
+    /// How often and when the last step is retried or, before the first step, every step.
     pub fn retry(mut self, retry: Retry) -> Self {
         let attempts = retry.attempts;
         match self.plan.steps.last_mut() {
             Some(step) => step.settings.retry = retry,
-            None => self.all.retry = retry,
+            None => self.defaults.retry = retry,
         }
-        self.check(attempts > 0, || "a step needs at least one attempt".into())
+        self.check(attempts > 0, || "the number of attempts is 0: it must be at least 1".into())
     }
 
-    /// How long one attempt of the last step, or of its compensation, may take; of every step if it is said before the
-    /// first one. A minute unless it is said.
+    /// The time-out of one attempt of the last step or its compensation or, before the first step, of every step
+    /// (default 60 s).
     pub fn timeout(mut self, timeout: Duration) -> Self {
         match self.plan.steps.last_mut() {
             Some(step) => step.settings.timeout = timeout,
-            None => self.all.timeout = timeout,
+            None => self.defaults.timeout = timeout,
         }
-        self.check(!timeout.is_zero(), || "an attempt needs some time".into())
+        self.check(!timeout.is_zero(), || "the time-out is 0: it must be longer".into())
     }
 
-    /// The last step must be done within so long of its turn, all its attempts included; said before the first step,
-    /// the whole saga within so long of its start. What is late is taken back, unless a pivot is done.
+    /// The time limit of all attempts of the last step or, before the first step, of the whole saga. After it, the saga
+    /// is compensated, unless a pivot is done.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         match self.plan.steps.last_mut() {
             Some(step) => step.deadline = Some(deadline),
             None => self.plan.deadline = Some(deadline),
         }
-        self.check(!deadline.is_zero(), || "a deadline must be in the future".into())
+        self.check(!deadline.is_zero(), || "the deadline is 0: it must be longer".into())
     }
 
-    /// How long a saga that is over can be looked at, and is not started again by the same id: a week unless it is
-    /// said.
+    /// How long a finished saga is kept (default one week). During this time its state can be read, and its id cannot
+    /// be started again.
     pub fn keep(mut self, keep: Duration) -> Self {
         self.plan.keep = keep;
         self
     }
 
-    pub(crate) fn required(&self) -> Vec<FindMissing> {
+    pub(crate) fn required(&self) -> Vec<MissingState> {
         self.required.clone()
     }
 
     pub(crate) fn queue(&self) -> String {
-        prefixed(&self.plan.name)
+        queue_of(&self.plan.name)
     }
 
-    /// What handles its messages, or what is wrong with it.
-    pub(crate) fn into_handler(self) -> Result<Boxed, String> {
+    /// The handler of the messages of the saga, or the first invalid setting.
+    pub(crate) fn into_handler(self) -> Result<BoxedHandler, String> {
         let plan = self.into_plan()?;
         Ok(Arc::new(move |incoming| Box::pin(run::drive(plan.clone(), incoming))))
     }
 
-    /// The same, with sagas in a database.
+    /// Like [`Self::into_handler`], with the sagas in a database.
     #[cfg(feature = "once")]
-    pub(crate) fn into_handler_in(self, table: SagaTable) -> Result<Boxed, String> {
+    pub(crate) fn into_handler_in(self, database: SagaDatabase) -> Result<BoxedHandler, String> {
         let plan = self.into_plan()?;
         Ok(Arc::new(move |incoming| {
-            Box::pin(database::drive(plan.clone(), table.clone(), incoming))
+            Box::pin(database::drive(plan.clone(), database.clone(), incoming))
         }))
     }
 
-    fn into_plan(self) -> Result<Arc<Plan>, String> {
+    fn into_plan(self) -> Result<Arc<SagaPlan>, String> {
         let name = &self.plan.name;
-        if let Some(wrong) = self.wrong {
-            return Err(format!("saga `{name}`: {wrong}"));
+        if let Some(invalid) = self.invalid {
+            return Err(format!("saga `{name}`: {invalid}"));
         }
         if self.plan.steps.is_empty() {
-            return Err(format!("saga `{name}` has no steps"));
+            return Err(format!("saga `{name}` has no steps: add one with `step`"));
         }
         if let Some(pivot) = self.plan.steps.iter().position(|step| step.pivot)
             && let Some(after) = self.plan.steps[pivot + 1..].iter().find(|s| s.undo.is_some())
         {
             let (step, pivot) = (&after.name, &self.plan.steps[pivot].name);
             return Err(format!(
-                "saga `{name}`: step `{step}` can never be compensated: it follows the pivot `{pivot}`"
+                "saga `{name}`: step `{step}` has a compensation that never runs, because it follows the pivot \
+                 `{pivot}`: remove the compensation"
             ));
         }
         Ok(Arc::new(self.plan))
     }
 }
 
-/// The queue of a saga, as far as the broker can: a session for each, and no limit that would take the message that
-/// drives one away.
-pub(crate) fn spec(can: &Capabilities) -> QueueSpec {
+/// The specification of the queue of a saga, as far as the broker supports it. No limit may remove the message that
+/// drives a saga.
+pub(crate) fn queue_spec(can: &Capabilities) -> QueueSpec {
     let dedup = Dedup { window_ms: DEDUP_MS, per_session: false, content: false };
     QueueSpec {
         sessions: if can.sessions { Sessions::Dynamic } else { Sessions::None },
@@ -286,7 +294,7 @@ pub(crate) fn spec(can: &Capabilities) -> QueueSpec {
     }
 }
 
-/// The queue of sagas of this name.
-pub(crate) fn prefixed(name: &str) -> String {
+/// The name of the queue of a saga.
+pub(crate) fn queue_of(name: &str) -> String {
     format!("{QUEUE_PREFIX}{name}")
 }

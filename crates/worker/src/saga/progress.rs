@@ -1,4 +1,4 @@
-//! What follows from what in a saga. Plain functions on its state: no I/O, no clock.
+//! The transitions of the state of a saga. Plain functions, without I/O and without a clock.
 
 use std::time::Duration;
 
@@ -7,45 +7,43 @@ use malote_wire_native::saga::{
 };
 use serde_json::value::RawValue;
 
-use super::Plan;
-use crate::outcome::{Failed, Outcome};
+use super::SagaPlan;
+use crate::clock::millis;
+use crate::outcome::{FailedAttempt, Outcome};
 use crate::retry::Retry;
+use crate::text::clip;
 
-/// From so many failed attempts on at what is tried without limit, somebody should look.
+/// From this number of failed attempts on, each failure of a step that is retried forever is a warning.
 pub(super) const ALARM_ATTEMPTS: u32 = 10;
-/// From then on it waits at least so long, whatever its backoff says: it might go on for ever.
+/// The minimum delay after that number of attempts, because there may be many more.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// How long what is tried without limit waits when its backoff gives up.
+/// The delay of a step that is retried forever if its backoff gives up.
 const PAUSE_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// What an attempt came to.
+/// The result of an attempt at a step or a compensation.
 #[derive(Debug)]
-pub(super) enum Attempt {
-    /// It is done, with this data; a compensation changes none.
+pub(super) enum AttemptResult {
+    /// Done, with the new data. A compensation has none.
     Done(Option<Box<RawValue>>),
-    /// It said why not.
-    Said(Outcome),
-    /// It was not begun: it is too late.
-    TooLate,
-    /// It was not begun: it takes workers with it.
+    /// Not done, with the outcome that the step returned.
+    NotDone(Outcome),
+    /// Not started, because the deadline has passed.
+    DeadlinePassed,
+    /// Not started, because this many workers were lost at this step.
     WorkerLost(u32),
 }
 
-/// When the saga goes on.
+/// When the saga continues.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum NextRun {
     /// At once.
     Now,
-    /// After so long.
-    Delay(Duration),
+    /// After this delay.
+    After(Duration),
 }
 
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// A saga that has just been started.
-pub(super) fn begin(plan: &Plan, data: Box<RawValue>, now: u64) -> SagaState {
+/// The state of a saga that has just been started.
+pub(super) fn begin(plan: &SagaPlan, data: Box<RawValue>, now: u64) -> SagaState {
     let steps = plan.steps.iter().map(|step| SagaStep {
         name: step.name.clone(),
         status: StepStatus::Waiting,
@@ -64,7 +62,7 @@ pub(super) fn begin(plan: &Plan, data: Box<RawValue>, now: u64) -> SagaState {
         status: SagaStatus::Running,
         started_at: now,
         changed_at: now,
-        deadline: plan.deadline.map(|deadline| now.saturating_add(ms(deadline))),
+        deadline: plan.deadline.map(|deadline| now.saturating_add(millis(deadline))),
         error: None,
         steps: steps.collect(),
         data,
@@ -76,47 +74,47 @@ pub(super) fn begin(plan: &Plan, data: Box<RawValue>, now: u64) -> SagaState {
     state
 }
 
-/// The deadline of the step whose turn has come.
-fn set_deadline(state: &mut SagaState, plan: &Plan, now: u64) {
+/// Sets the deadline of the current step.
+fn set_deadline(state: &mut SagaState, plan: &SagaPlan, now: u64) {
     let Todo::Step(nth) = state.todo() else { return };
     let all = state.deadline;
     let step = &mut state.steps[nth];
     let own = plan.find(&step.name).and_then(|step| step.deadline);
-    let own = own.map(|own| now.saturating_add(ms(own)));
+    let own = own.map(|own| now.saturating_add(millis(own)));
     step.deadline = match (own, all) {
         (Some(own), Some(all)) => Some(own.min(all)),
         (own, all) => own.or(all),
     };
 }
 
-/// By when the step whose turn it is must be done. What cannot be taken back has no deadline once somebody may have
-/// done it: it is found out, however late.
+/// The deadline of the current step. A pivot without a compensation has none once it may have had its effect: only
+/// further attempts can find out.
 pub(super) fn deadline(state: &SagaState) -> Option<u64> {
     match state.todo() {
         Todo::Step(nth) if !state.is_forward_only() => {
-            state.steps[nth].deadline.filter(|_| !is_beyond(&state.steps[nth]))
+            state.steps[nth].deadline.filter(|_| !may_be_irreversible(&state.steps[nth]))
         }
         _ => None,
     }
 }
 
-/// Whether a step may have done what nothing takes back.
-fn is_beyond(step: &SagaStep) -> bool {
+/// Whether a step may have had an effect that no compensation undoes.
+fn may_be_irreversible(step: &SagaStep) -> bool {
     step.pivot && !step.undo && step.in_doubt
 }
 
-/// Writes down what an attempt came to.
-pub(super) fn follow(
+/// Records the result of an attempt in the state.
+pub(super) fn record_attempt(
     state: &mut SagaState,
-    plan: &Plan,
+    plan: &SagaPlan,
     retry: &Retry,
-    attempt: Attempt,
+    attempt: AttemptResult,
     key: &str,
     now: u64,
-) -> After {
+) -> NextRun {
     let after = match (state.todo(), attempt) {
-        (Todo::Nothing, _) => After::Now,
-        (Todo::Step(nth), Attempt::Done(data)) => {
+        (Todo::Nothing, _) => NextRun::Now,
+        (Todo::Step(nth), AttemptResult::Done(data)) => {
             if let Some(data) = data {
                 state.data = data;
             }
@@ -126,24 +124,24 @@ pub(super) fn follow(
                 state.status = SagaStatus::Done;
             }
             set_deadline(state, plan, now);
-            After::Now
+            NextRun::Now
         }
-        (Todo::Undo(nth), Attempt::Done(_)) => {
+        (Todo::Undo(nth), AttemptResult::Done(_)) => {
             let step = &mut state.steps[nth];
             (step.status, step.error, step.at) = (StepStatus::Compensated, None, Some(now));
-            go_back(state);
-            After::Now
+            next_compensation(state);
+            NextRun::Now
         }
-        (_, Attempt::Said(Outcome::Snooze(delay) | Outcome::RateLimited(delay))) => {
-            After::Delay(until_deadline(state, delay, now))
+        (_, AttemptResult::NotDone(Outcome::Snooze(delay) | Outcome::RateLimited(delay))) => {
+            NextRun::After(until_deadline(state, delay, now))
         }
-        (_, Attempt::Said(Outcome::Release)) => After::Now,
+        (_, AttemptResult::NotDone(Outcome::Release)) => NextRun::Now,
         (Todo::Step(nth), attempt) if !state.is_forward_only() => {
             forward_failed(state, retry, nth, attempt, key, now)
         }
         (Todo::Step(nth) | Todo::Undo(nth), attempt) => {
-            let (text, failed) = told(attempt);
-            try_again(&mut state.steps[nth], retry, &text, failed.after, key)
+            let (text, failed) = failure_of(attempt);
+            try_again(&mut state.steps[nth], retry, &text, failed.retry_after, key)
         }
     };
     state.version += 1;
@@ -151,79 +149,84 @@ pub(super) fn follow(
     after
 }
 
-/// What an attempt says of its failure.
-fn told(attempt: Attempt) -> (String, Failed) {
+/// The error text and the details of a failed attempt.
+fn failure_of(attempt: AttemptResult) -> (String, FailedAttempt) {
     match attempt {
-        Attempt::Said(Outcome::Retry(failed)) => (failed.error.clone(), failed),
-        Attempt::Said(Outcome::Dead { reason, text }) => {
-            (format!("{reason}: {text}"), Failed::default())
+        AttemptResult::NotDone(Outcome::Retry(failed)) => (failed.error.clone(), failed),
+        AttemptResult::NotDone(Outcome::Dead { reason, text }) => {
+            (format!("{reason}: {text}"), FailedAttempt::default())
         }
-        Attempt::WorkerLost(lost) => {
-            (format!("WorkerLost: {lost} workers vanished while they had it"), Failed::default())
+        AttemptResult::WorkerLost(lost) => {
+            let text = format!("WorkerLost: {lost} workers were lost during this step");
+            (text, FailedAttempt::default())
         }
-        Attempt::TooLate => ("TimedOut: its deadline is over".into(), Failed::default()),
-        // These are no failures, and are followed elsewhere.
-        Attempt::Done(_) | Attempt::Said(_) => (String::new(), Failed::default()),
+        AttemptResult::DeadlinePassed => {
+            ("TimedOut: the deadline has passed".into(), FailedAttempt::default())
+        }
+        // These are not failures and do not get here.
+        AttemptResult::Done(_) | AttemptResult::NotDone(_) => {
+            (String::new(), FailedAttempt::default())
+        }
     }
 }
 
-/// A step failed, and there is a way back.
+/// Records a failed step of a saga that can still be compensated.
 fn forward_failed(
     state: &mut SagaState,
     retry: &Retry,
     nth: usize,
-    attempt: Attempt,
+    attempt: AttemptResult,
     key: &str,
     now: u64,
-) -> After {
-    // One that says so has done nothing, this time.
-    let refused = matches!(attempt, Attempt::Said(Outcome::Dead { .. }));
-    let tried = matches!(attempt, Attempt::Said(_));
-    let gives_up = !matches!(attempt, Attempt::Said(Outcome::Retry(_)));
-    let (text, failed) = told(attempt);
+) -> NextRun {
+    // `Failure::dead` means that this attempt had no effect.
+    let refused = matches!(attempt, AttemptResult::NotDone(Outcome::Dead { .. }));
+    let tried = matches!(attempt, AttemptResult::NotDone(_));
+    let gives_up = !matches!(attempt, AttemptResult::NotDone(Outcome::Retry(_)));
+    let (text, failed) = failure_of(attempt);
     let step = &mut state.steps[nth];
     step.attempts = step.attempts.saturating_add(u32::from(tried));
     step.in_doubt |= tried && !refused;
-    step.error = Some(clip(&text));
-    let delay = failed.after.or_else(|| retry.backoff.delay(step.attempts, key));
+    step.error = Some(error_text(&text));
+    let delay = failed.retry_after.or_else(|| retry.backoff.delay(step.attempts, key));
     if !gives_up && let Some(delay) = delay.filter(|_| step.attempts < retry.attempts) {
-        return After::Delay(until_deadline(state, delay, now));
+        return NextRun::After(until_deadline(state, delay, now));
     }
-    if is_beyond(step) && !refused {
-        return limitless(step, delay); // only its own word decides
+    if may_be_irreversible(step) && !refused {
+        return retry_forever(step, delay); // only the step itself can report the result
     }
     step.status = match step.in_doubt && step.undo {
         true => StepStatus::Unsure,
         false => StepStatus::Failed,
     };
     step.at = Some(now);
-    state.error = Some(clip(&format!("{}: {text}", step.name)));
+    state.error = Some(error_text(&format!("{}: {text}", step.name)));
     state.status = SagaStatus::Compensating;
-    go_back(state);
-    After::Now
+    next_compensation(state);
+    NextRun::Now
 }
 
-/// What is tried without limit failed.
+/// Records a failure of a step or compensation that is retried forever.
 fn try_again(
     step: &mut SagaStep,
     retry: &Retry,
     text: &str,
     after: Option<Duration>,
     key: &str,
-) -> After {
+) -> NextRun {
     step.attempts = step.attempts.saturating_add(1);
-    step.error = Some(clip(text));
+    step.error = Some(error_text(text));
     let delay = after.or_else(|| retry.backoff.delay(step.attempts, key));
-    limitless(step, delay)
+    retry_forever(step, delay)
 }
 
-fn limitless(step: &SagaStep, delay: Option<Duration>) -> After {
+fn retry_forever(step: &SagaStep, delay: Option<Duration>) -> NextRun {
     let least = if step.attempts < ALARM_ATTEMPTS { Duration::ZERO } else { PAUSE_MIN };
-    After::Delay(delay.unwrap_or(PAUSE_MAX).max(least))
+    NextRun::After(delay.unwrap_or(PAUSE_MAX).max(least))
 }
 
-/// The next compensation has its turn, with attempts of its own; or there is none left.
-fn go_back(state: &mut SagaState) {
+/// Starts the next compensation with its own attempts, or ends the saga.
+fn next_compensation(state: &mut SagaState) {
     match state.todo() {
         Todo::Undo(nth) => {
             let step = &mut state.steps[nth];
@@ -233,7 +236,7 @@ fn go_back(state: &mut SagaState) {
     }
 }
 
-/// A wait that ends when the deadline does: what waits for longer would be late without knowing.
+/// Shortens a delay to the deadline, so that the saga notices the deadline when it passes.
 fn until_deadline(state: &SagaState, delay: Duration, now: u64) -> Duration {
     match deadline(state) {
         Some(deadline) => delay.min(Duration::from_millis(deadline.saturating_sub(now))),
@@ -241,8 +244,7 @@ fn until_deadline(state: &SagaState, delay: Duration, now: u64) -> Duration {
     }
 }
 
-/// As much of an error as is kept. Control characters would be six in JSON.
-fn clip(text: &str) -> String {
-    let text = &text[..text.floor_char_boundary(ERROR_BYTES_MAX)];
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+/// An error as it is stored. A control character would take six bytes in JSON.
+fn error_text(text: &str) -> String {
+    clip(text, ERROR_BYTES_MAX).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

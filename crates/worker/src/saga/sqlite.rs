@@ -7,12 +7,13 @@ use std::time::Duration;
 use malote_wire_native::saga::SagaState;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
-use super::database::{Doing, Row, SagaTable, Save, Table};
+use super::database::{DatabaseFuture, SagaDatabase, SagaRow, SagaStore, SagaUpdate, decode_state};
+use crate::clock::{millis, signed};
 use crate::once::sqlite::{DATABASE, Sqlite, write};
 use crate::{Error, Malote};
 
-/// The table, made where it is missing. `state` is all that is known about a saga, as JSON, and the truth; the view shows
-/// its steps.
+/// The table of sagas, created if it does not exist. The column `state` has the complete state as JSON; the other
+/// columns repeat parts of it for queries. The view shows the steps.
 pub const TABLES: &str = "
 create table if not exists malote_saga (
     name text not null, id text not null, version integer not null, status text not null,
@@ -25,7 +26,7 @@ create view if not exists malote_saga_step as
     from malote_saga as saga, json_each(saga.state, '$.steps') as one;
 ";
 
-/// Rows that a cleaner removes at once.
+/// Rows to read or delete in one statement.
 const SLICE: usize = 1000;
 
 const INSERT: &str = "insert into malote_saga
@@ -38,46 +39,38 @@ const OLD: &str = "delete from malote_saga where (name, id) in (
     select name, id from malote_saga
     where status in ('done', 'compensated') and changed_at < unixepoch('subsec') * 1000 - ?1 limit ?2)";
 
-fn number(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-/// Changes a row inside of a transaction, with the message that wakes it; whether it was as it was.
-pub(crate) fn save(db: &Connection, save: Save) -> Result<bool, Error> {
-    let wrong = |error: rusqlite::Error| Error::Database(error.to_string());
-    let wake = save.wake.map(crate::Outgoing::row).transpose()?;
-    let (version, changed_at) = (number(save.version), number(save.changed_at));
-    let (status, deadline) = (save.status.word(), save.deadline.map(number));
-    let (name, id, state) = (&save.name, &save.id, &save.state);
-    let (begun, waits) = (save.begun, save.waits);
-    let changed = match save.from {
+/// Updates a row in a transaction and writes its wake-up message. Returns false if the row did not have the expected
+/// version.
+pub(crate) fn save(db: &Connection, update: SagaUpdate) -> Result<bool, Error> {
+    let database_error = |error: rusqlite::Error| Error::Database(error.to_string());
+    let wake = update.wake.map(crate::OutboxMessage::row).transpose()?;
+    let (version, changed_at) = (signed(update.version), signed(update.changed_at));
+    let (status, deadline) = (update.status.word(), update.deadline.map(signed));
+    let (name, id, state) = (&update.name, &update.id, &update.state);
+    let (begun, waits) = (update.begun, update.waits);
+    let changed = match update.from {
         0 => db.prepare_cached(INSERT).and_then(|mut insert| {
             let row = params![name, id, version, status, deadline, changed_at, begun, waits, state];
             insert.execute(row)
         }),
-        from => db.prepare_cached(UPDATE).and_then(|mut update| {
-            let from = number(from);
-            update.execute(params![
+        from => db.prepare_cached(UPDATE).and_then(|mut statement| {
+            let from = signed(from);
+            statement.execute(params![
                 name, id, version, status, deadline, changed_at, begun, waits, state, from
             ])
         }),
     };
-    if changed.map_err(wrong)? == 0 {
+    if changed.map_err(database_error)? == 0 {
         return Ok(false);
     }
     if let Some(wake) = wake {
-        write(db, wake).map_err(wrong)?;
+        write(db, wake).map_err(database_error)?;
     }
     Ok(true)
 }
 
-fn read(id: &str, state: &str) -> Result<SagaState, Error> {
-    SagaState::read(state.as_bytes())
-        .map_err(|error| Error::Database(format!("the saga `{id}` cannot be read: {error}")))
-}
-
-impl Table for Sqlite {
-    fn load(&self, name: &str, id: &str) -> Doing<'_, Option<Row>> {
+impl SagaStore for Sqlite {
+    fn load(&self, name: &str, id: &str) -> DatabaseFuture<'_, Option<SagaRow>> {
         let (name, id) = (name.to_owned(), id.to_owned());
         Box::pin(async move {
             let key = (name, id.clone());
@@ -89,15 +82,15 @@ impl Table for Sqlite {
                 row.optional()
             });
             let Some((state, begun, waits)) = row.await? else { return Ok(None) };
-            Ok(Some(Row { state: read(&id, &state)?, begun, waits }))
+            Ok(Some(SagaRow { state: decode_state(&id, &state)?, begun, waits }))
         })
     }
 
-    fn save(&self, row: Save) -> Doing<'_, bool> {
+    fn save(&self, update: SagaUpdate) -> DatabaseFuture<'_, bool> {
         Box::pin(async move {
             let saved = self.run(move |db| {
                 let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-                let saved = save(&tx, row);
+                let saved = save(&tx, update);
                 if matches!(saved, Ok(true)) {
                     tx.commit()?;
                 }
@@ -111,7 +104,7 @@ impl Table for Sqlite {
         &self,
         malote: Malote,
         stop: Pin<Box<dyn Future<Output = ()> + Send>>,
-    ) -> Doing<'_, ()> {
+    ) -> DatabaseFuture<'_, ()> {
         Box::pin(async move { self.relay_until(&malote, stop).await })
     }
 
@@ -120,20 +113,20 @@ impl Table for Sqlite {
     }
 }
 
-impl From<&Sqlite> for SagaTable {
+impl From<&Sqlite> for SagaDatabase {
     fn from(sqlite: &Sqlite) -> Self {
         Self(Arc::new(sqlite.clone()))
     }
 }
 
-/// Sagas that are kept here.
+/// Sagas in this database.
 impl Sqlite {
-    /// Where a saga stands; none if no worker has begun it, or it was removed.
+    /// The state of a saga. `None` if no worker has begun it, or it was removed.
     pub async fn saga(&self, saga: &str, id: &str) -> Result<Option<SagaState>, Error> {
         Ok(self.load(saga, id).await?.map(|row| row.state))
     }
 
-    /// Up to `max` sagas of a name whose ids come after this one, in the order of their ids.
+    /// Up to `max` sagas with this name whose ids are greater than `after`, sorted by id.
     pub async fn sagas(
         &self,
         saga: &str,
@@ -152,12 +145,12 @@ impl Sqlite {
             rows.collect::<rusqlite::Result<Vec<_>>>()
         });
         let rows = rows.await?.into_iter();
-        rows.map(|(id, state)| read(&id, &state).map(|state| (id, state))).collect()
+        rows.map(|(id, state)| decode_state(&id, &state).map(|state| (id, state))).collect()
     }
 
-    /// Removes sagas that have been over for longer than `age`; tells how many. Until then their ids start nothing.
+    /// Deletes sagas that ended longer than `age` ago, and returns their number. Their ids can be started again then.
     pub async fn clean_sagas(&self, age: Duration) -> Result<usize, Error> {
-        let age_ms = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+        let age_ms = signed(millis(age));
         let mut all = 0;
         loop {
             let slice = move |db: &mut Connection| db.execute(OLD, params![age_ms, SLICE as i64]);

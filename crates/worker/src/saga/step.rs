@@ -1,4 +1,4 @@
-//! A step as a function, and what it can ask for.
+//! Steps of a saga: functions, their arguments and their results.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,20 +10,22 @@ use serde_json::value::RawValue;
 
 use crate::extract::FromDelivery;
 use crate::handler::Handler;
-use crate::incoming::{Incoming, Shared};
+use crate::incoming::{Incoming, StateMap};
 use crate::outcome::{Failure, IntoOutcome, Outcome};
 
-type Doing<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type StepFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Takes the data and gives the new data, or says why not.
+/// Takes the data and returns the new data, or the outcome if the step is not done.
 pub(super) type BoxedStep = Arc<
-    dyn Fn(Arc<Incoming>, Box<RawValue>) -> Doing<Result<Box<RawValue>, Outcome>> + Send + Sync,
+    dyn Fn(Arc<Incoming>, Box<RawValue>) -> StepFuture<Result<Box<RawValue>, Outcome>>
+        + Send
+        + Sync,
 >;
-/// Takes the data and takes the step back.
-pub(super) type BoxedUndo =
-    Arc<dyn Fn(Arc<Incoming>, Box<RawValue>) -> Doing<Outcome> + Send + Sync>;
+/// Takes the data and undoes the step.
+pub(super) type BoxedCompensation =
+    Arc<dyn Fn(Arc<Incoming>, Box<RawValue>) -> StepFuture<Outcome> + Send + Sync>;
 
-/// What a step, or the compensation of one, is told about itself.
+/// An argument of steps and compensations: the saga, the step and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     pub(super) saga: String,
@@ -31,7 +33,7 @@ pub struct Step {
     pub(super) key: String,
     pub(super) undoes: Option<String>,
     pub(super) attempt: u32,
-    /// The database that keeps the saga, whose transactions it can ask for.
+    /// The database with the saga. The step can take its transactions.
     pub(super) database: Option<&'static str>,
 }
 
@@ -46,13 +48,13 @@ impl Step {
         &self.name
     }
 
-    /// The same at every attempt, and at no other step of any saga: give it to whoever must not do a thing twice. A
-    /// compensation has one of its own.
+    /// A key that is the same at every attempt and different for every other step. Pass it to services that must not do
+    /// the same thing twice. A compensation has its own key.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// Of a compensation: the key of what it takes back.
+    /// In a compensation, the key of the step that it undoes.
     pub fn undoes(&self) -> Option<&str> {
         self.undoes.as_deref()
     }
@@ -62,7 +64,7 @@ impl Step {
         self.database
     }
 
-    /// 1 the first time, one more after each failure.
+    /// The number of this attempt; the first is 1.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
@@ -70,26 +72,27 @@ impl Step {
 
 impl FromDelivery for Step {
     async fn from_delivery(incoming: &Arc<Incoming>) -> Result<Self, Failure> {
-        let none = || Failure::dead("NoSaga", "only a step of a saga can ask for its `Step`");
+        let none =
+            || Failure::dead("NoSaga", "a handler takes a `Step`, but is not part of a saga");
         incoming.step.get().cloned().ok_or_else(none)
     }
 }
 
-/// The arguments of a step, all of them.
+/// All arguments of a step.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the arguments of a step of a saga with data `{T}`",
     label = "the first argument must be the saga's data",
     note = "a step is an `async fn(data: {T}, …) -> Result<{T}, malote::Failure>` of up to six arguments; all but the first implement `malote::FromDelivery`: `Step`, `State<T>`, `Cancelled` …"
 )]
 pub trait FromStep<T>: Sized + Send + 'static {
-    /// Takes them from the data and the message.
+    /// Extracts them from the data and the message.
     fn from_step(
         data: T,
         incoming: &Arc<Incoming>,
     ) -> impl Future<Output = Result<Self, Failure>> + Send;
 
     /// See [`FromDelivery::missing`].
-    fn missing(shared: &Shared) -> Option<&'static str>;
+    fn missing(states: &StateMap) -> Option<&'static str>;
 }
 
 macro_rules! arguments {
@@ -99,8 +102,8 @@ macro_rules! arguments {
                 Ok((data, $($argument::from_delivery(_incoming).await?,)*))
             }
 
-            fn missing(_shared: &Shared) -> Option<&'static str> {
-                None$(.or_else(|| $argument::missing(_shared)))*
+            fn missing(_states: &StateMap) -> Option<&'static str> {
+                None$(.or_else(|| $argument::missing(_states)))*
             }
         }
     };
@@ -113,14 +116,14 @@ arguments!(A B C);
 arguments!(A B C D);
 arguments!(A B C D E);
 
-/// What a step may return.
+/// A return type of steps.
 #[diagnostic::on_unimplemented(
     message = "a step of a saga with data `{T}` cannot return `{Self}`",
     label = "not the saga's data",
-    note = "return the data that the next step is to have: `Result<{T}, malote::Failure>`"
+    note = "return the data for the next step: `Result<{T}, malote::Failure>`"
 )]
 pub trait IntoData<T> {
-    /// The data, or why there is none.
+    /// The data for the next step, or the failure.
     fn into_data(self) -> Result<T, Failure>;
 }
 
@@ -133,23 +136,26 @@ impl<T, E: Into<Failure>> IntoData<T> for Result<T, E> {
 fn decode<T: DeserializeOwned>(data: &RawValue) -> Result<T, Failure> {
     serde_json::from_str(data.get()).map_err(|error| {
         let name = std::any::type_name::<T>();
-        Failure::undecodable(format_args!("the saga's data is no {name}: {error}"))
+        Failure::undecodable(format_args!(
+            "the data of the saga cannot be decoded as {name}: {error}"
+        ))
     })
 }
 
 fn encode<T: Serialize>(data: &T) -> Result<Box<RawValue>, Failure> {
-    let raw = serde_json::value::to_raw_value(data)
-        .map_err(|error| Failure::retry(format_args!("the data cannot be written: {error}")))?;
+    let raw = serde_json::value::to_raw_value(data).map_err(|error| {
+        Failure::retry(format_args!("the data of the saga cannot be encoded as JSON: {error}"))
+    })?;
     check_size(raw.get().len()).map_err(Failure::retry)?;
     Ok(raw)
 }
 
-/// Refuses data that would not fit into a state.
+/// Refuses data that is too large for a session state.
 pub(super) fn check_size(bytes: usize) -> Result<(), String> {
     if bytes <= DATA_BYTES_MAX {
         return Ok(());
     }
-    Err(format!("the saga's data has {bytes} bytes as JSON, and may have {DATA_BYTES_MAX}"))
+    Err(format!("the data of the saga has {bytes} bytes as JSON: the limit is {DATA_BYTES_MAX}"))
 }
 
 async fn arguments<T, Arguments>(
@@ -179,7 +185,7 @@ where
     })
 }
 
-pub(super) fn boxed_undo<T, Arguments, H>(undo: H) -> BoxedUndo
+pub(super) fn boxed_compensation<T, Arguments, H>(undo: H) -> BoxedCompensation
 where
     T: DeserializeOwned + Send + 'static,
     H: Handler<Arguments, Returned: Future<Output: IntoOutcome> + Send + 'static>,

@@ -1,10 +1,12 @@
-//! How many slots, or processes, there should be: signals in, a number and its reason out.
+//! Decides how many slots or processes there should be, and why.
 //!
-//! Of a queue with sessions: as many as its sessions with work need. Else the most of three: what waits, what comes in
-//! times how long it takes, and how long the oldest has waited; of a broker that does not count what comes in, or
-//! sessions, or tells nothing, how busy handlers are.
-//! More is needed for a while before more is begun, and less for a longer while before less is; what more workers
-//! cannot help with (a breaker, a pause, a limit) begins none. Plain data: whoever asks says what time it is.
+//! A queue with sessions needs as many as its sessions with work. Other queues need the maximum of three values:
+//! waiting messages, arrival rate times handler duration, and the age of the oldest message. If the broker does not
+//! report these values, the number of busy handlers decides.
+//!
+//! The number grows after more were needed for some time, and shrinks after fewer were needed for a longer time. It
+//! does not grow while more would not help: a breaker is open, the queue is paused, or a rate is used up. The scaler is
+//! plain data; the caller passes the current time.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -14,26 +16,26 @@ use std::time::Duration;
 use malote_connectors::Depth;
 use serde::{Deserialize, Serialize};
 
-/// As much of its time a slot should be busy: the rest is for what comes unevenly.
-const BUSY: f64 = 0.7;
-/// So much more than is needed must be there before less will do.
+/// The fraction of its time that a slot should be busy. The rest absorbs uneven load.
+const BUSY_TARGET: f64 = 0.7;
+/// The number shrinks only if it is larger than needed by this factor.
 const HYSTERESIS: f64 = 1.2;
-/// What came in lately counts for as long.
-const LATELY: Duration = Duration::from_secs(15);
-/// What handlers took since the last look counts for one part in so many of what they are known to take.
+/// Time constant of the moving average of the arrival rate.
+const ARRIVAL_WINDOW: Duration = Duration::from_secs(15);
+/// The latest handler duration has the weight 1/4 in the moving average.
 const WEIGHT: f64 = 4.0;
 
-/// From how many to how many.
+/// The minimum and maximum number of slots or processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// At least so many.
+    /// The minimum.
     pub min: usize,
-    /// At most so many.
+    /// The maximum.
     pub max: usize,
 }
 
 impl Bounds {
-    /// Whether there is nothing to decide.
+    /// Whether minimum and maximum are the same.
     pub fn is_fixed(self) -> bool {
         self.min == self.max
     }
@@ -54,12 +56,12 @@ impl From<RangeInclusive<usize>> for Bounds {
 impl FromStr for Bounds {
     type Err = String;
 
-    /// `8`, or `1..8`: from one to eight.
+    /// Parses `8`, or `1..8` for one to eight.
     fn from_str(text: &str) -> Result<Self, String> {
         let (min, max) = text.split_once("..").unwrap_or((text, text));
         match (min.parse(), max.parse()) {
             (Ok(min), Ok(max)) if (1..=max).contains(&min) => Ok(Self { min, max }),
-            _ => Err("write a number, or two as in 1..8".into()),
+            _ => Err("expected a number, or a range such as 1..8".into()),
         }
     }
 }
@@ -73,16 +75,16 @@ impl fmt::Display for Bounds {
     }
 }
 
-/// When more are begun, and fewer.
+/// When the number of slots or processes changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
-    /// More, when more were needed for so long.
+    /// The number grows after more were needed for this time.
     pub up_after: Duration,
-    /// Fewer, when fewer would have done for so long.
+    /// The number shrinks after fewer were needed for this time.
     pub down_after: Duration,
-    /// Messages that may wait for each slot.
+    /// Waiting messages per slot.
     pub waiting_each: u32,
-    /// How long a message may wait.
+    /// The age of the oldest message that one slot or process accounts for.
     pub waiting_for: Duration,
 }
 
@@ -98,51 +100,51 @@ impl Default for Scale {
 }
 
 impl Scale {
-    /// How often to look.
+    /// How often the load is measured.
     pub fn look_every(&self) -> Duration {
         (self.up_after / 5).clamp(Duration::from_millis(50), Duration::from_secs(1))
     }
 }
 
-/// What is known when it is decided.
+/// The measured load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signals {
-    /// What waits; none of a broker that does not tell.
+    /// The depth of the queue. `None` if the broker does not report it.
     pub depth: Option<Depth>,
-    /// Handlers at once of each of those that are counted: one of a slot, its slots of a process.
+    /// Handlers that each unit runs at a time: 1 when slots are scaled, the slots of a process when processes are.
     pub slots_each: usize,
-    /// Handlers that run now, of all.
+    /// Running handlers of all units.
     pub busy: usize,
-    /// Handlers that ended so far, of all,
+    /// Handled messages of all units since the start.
     pub ended: u64,
-    /// and how long they took together.
+    /// The sum of their handler durations.
     pub took: Duration,
-    /// What more of them could not help with.
-    pub hold: Option<Hold>,
+    /// Why more units would not help now.
+    pub hold: Option<ScaleBlocker>,
 }
 
-/// Why more would not help.
+/// Why more slots or processes would not help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Hold {
-    /// A dependency is down.
+pub enum ScaleBlocker {
+    /// A breaker is open.
     Breaker,
-    /// Messages begin as fast as they may.
+    /// A rate is used up, or a handler asked for a pause.
     Limit,
 }
 
 macro_rules! reasons {
     ($($(#[$doc:meta])+ $name:ident $word:literal,)+) => {
-        /// What asks for a number, or stands against more.
+        /// The signal that decided the number.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Reason { $($(#[$doc])+ $name,)+ }
 
         impl Reason {
-            /// All of them.
+            /// All reasons.
             pub const ALL: &'static [Reason] = &[$(Self::$name),+];
 
-            /// A word for programs.
+            /// The name in metrics and logs.
             pub fn word(self) -> &'static str {
                 match self { $(Self::$name => $word,)+ }
             }
@@ -151,43 +153,43 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// There is nothing to do.
+    /// No work.
     Idle "idle",
     /// Sessions with work.
     Sessions "sessions",
-    /// Messages that wait.
+    /// Waiting messages.
     Waiting "waiting",
-    /// What comes in, times how long it takes.
+    /// Arrival rate times handler duration.
     Load "load",
-    /// How long the oldest has waited.
+    /// The age of the oldest message.
     Age "age",
-    /// Handlers that run, of a broker that does not tell what waits or comes in.
+    /// Running handlers, on a broker that does not report waiting messages or arrivals.
     Busy "busy",
-    /// More are needed, and would not help: a dependency is down.
+    /// More would be needed but would not help: a breaker is open.
     Breaker "breaker_open",
-    /// More are needed, and would not help: the queue gives nothing out.
+    /// More would be needed but would not help: the queue is paused.
     Paused "paused",
-    /// More are needed, and would not help: messages begin as fast as they may.
+    /// More would be needed but would not help: a rate is used up.
     Limited "rate_limited",
-    /// The broker does not answer: all stays as it is.
+    /// The broker does not answer, and the number stays the same.
     Unknown "unknown",
 }
 
-/// How many there should be.
+/// The wanted number of slots or processes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
-    /// So many.
+    /// The wanted number.
     pub wanted: usize,
-    /// Before it was so many.
+    /// The number before this decision.
     pub before: usize,
-    /// What asks for it.
+    /// The signal that decided the number.
     pub reason: Reason,
-    /// How many that would need, before bounds and waits.
+    /// The number needed by that signal, before bounds and waiting times.
     pub needed: f64,
 }
 
 impl Decision {
-    /// Whether the number is another one.
+    /// Whether the number changes.
     pub fn is_change(&self) -> bool {
         self.wanted != self.before
     }
@@ -203,22 +205,22 @@ impl fmt::Display for Decision {
     }
 }
 
-/// Decides how many there should be.
+/// Decides how many slots or processes there should be.
 #[derive(Clone, Debug)]
 pub struct Scaler {
     bounds: Bounds,
     scale: Scale,
     wanted: usize,
-    /// More were needed since then, and all the time at least so many.
+    /// Since when more were needed, and the smallest number needed since then.
     above: Option<(Duration, usize)>,
-    /// Fewer would have done since then, and all the time so many.
+    /// Since when fewer were needed, and the largest number needed since then.
     below: Option<(Duration, usize)>,
-    arrivals: Arrivals,
-    service: Service,
+    arrivals: ArrivalRate,
+    handler_time: HandlerTime,
 }
 
 impl Scaler {
-    /// Begins with the fewest.
+    /// Starts with the minimum.
     pub fn new(bounds: impl Into<Bounds>, scale: Scale) -> Self {
         let bounds = bounds.into();
         Self {
@@ -227,39 +229,39 @@ impl Scaler {
             wanted: bounds.min,
             above: None,
             below: None,
-            arrivals: Arrivals::default(),
-            service: Service::default(),
+            arrivals: ArrivalRate::default(),
+            handler_time: HandlerTime::default(),
         }
     }
 
-    /// As it was decided last.
+    /// The number that was decided last.
     pub fn wanted(&self) -> usize {
         self.wanted
     }
 
-    /// Nothing is known now: all stays as it is, and what was seen before says nothing any more.
+    /// Keeps the number because the load is unknown. The waiting times start again.
     pub fn unknown(&mut self) -> Decision {
         (self.above, self.below) = (None, None);
         let (wanted, before) = (self.wanted, self.wanted);
         Decision { wanted, before, reason: Reason::Unknown, needed: wanted as f64 }
     }
 
-    /// How many there should be from now on; `now` counts from any moment that stays the same.
+    /// Decides the number. `now` is the time since a fixed moment.
     pub fn decide(&mut self, now: Duration, signals: &Signals) -> Decision {
         let before = self.wanted;
         let (needed, mut reason) = self.needed(now, signals);
         let each = signals.slots_each.max(1) as f64;
         let more = self.within(needed);
-        // What runs now is not to be stopped for what is needed next.
+        // Running handlers count as needed.
         let fewer = self.within((needed * HYSTERESIS).max(signals.busy as f64 / each));
-        let against = match (signals.depth, signals.hold) {
+        let blocked = match (signals.depth, signals.hold) {
             (Some(Depth { paused: true, .. }), _) => Some(Reason::Paused),
-            (_, Some(Hold::Breaker)) => Some(Reason::Breaker),
-            (_, Some(Hold::Limit)) => Some(Reason::Limited),
+            (_, Some(ScaleBlocker::Breaker)) => Some(Reason::Breaker),
+            (_, Some(ScaleBlocker::Limit)) => Some(Reason::Limited),
             _ => None,
         };
-        match against {
-            Some(against) if more > before => (self.above, reason) = (None, against),
+        match blocked {
+            Some(blocked) if more > before => (self.above, reason) = (None, blocked),
             _ if more > before => {
                 let (since, least) = self.above.get_or_insert((now, more));
                 *least = more.min(*least);
@@ -284,52 +286,54 @@ impl Scaler {
     }
 
     fn within(&self, needed: f64) -> usize {
-        // A number too large for its type is the largest of it.
+        // The cast saturates.
         (needed.ceil() as usize).clamp(self.bounds.min, self.bounds.max)
     }
 
     fn needed(&mut self, now: Duration, signals: &Signals) -> (f64, Reason) {
         let each = signals.slots_each.max(1) as f64;
-        self.service.note(signals.ended, signals.took);
+        self.handler_time.update(signals.ended, signals.took);
         let Some(depth) = signals.depth.filter(|depth| !depth.uncounted_sessions) else {
-            let needed = signals.busy as f64 / (each * BUSY);
+            let needed = signals.busy as f64 / (each * BUSY_TARGET);
             return (needed, if signals.busy == 0 { Reason::Idle } else { Reason::Busy });
         };
-        self.arrivals.note(now, depth.sent);
+        self.arrivals.update(now, depth.sent);
         if let Some(sessions) = depth.sessions {
             let with_work = sessions.runnable.saturating_add(sessions.held) as f64;
             let reason = if with_work == 0.0 { Reason::Idle } else { Reason::Sessions };
             return (with_work / each, reason);
         }
         let waiting = depth.ready as f64 / (f64::from(self.scale.waiting_each.max(1)) * each);
-        // Where nobody counts what comes in, those who are busy are what it needs.
+        // Without a count of arrivals, busy handlers show the load.
         let load = match depth.sent {
-            Some(_) => self.arrivals.per_second * self.service.seconds() / (each * BUSY),
-            None => signals.busy as f64 / (each * BUSY),
+            Some(_) => {
+                self.arrivals.per_second * self.handler_time.seconds() / (each * BUSY_TARGET)
+            }
+            None => signals.busy as f64 / (each * BUSY_TARGET),
         };
         let by_load = if depth.sent.is_some() { Reason::Load } else { Reason::Busy };
         let may_wait = self.scale.waiting_for.max(Duration::from_millis(1));
         let age = depth.oldest.as_secs_f64() / may_wait.as_secs_f64();
         let all = [(waiting, Reason::Waiting), (load, by_load), (age, Reason::Age)];
-        // The first of equals: what waits is the plainest reason.
+        // Of equal values the first one is the reason.
         let none = (0.0, Reason::Idle);
         all.into_iter().fold(none, |most, one| if one.0 > most.0 { one } else { most })
     }
 }
 
-/// How fast messages come in.
+/// The moving average of the arrival rate.
 #[derive(Clone, Debug, Default)]
-struct Arrivals {
+struct ArrivalRate {
     last: Option<(Duration, u64)>,
     per_second: f64,
 }
 
-impl Arrivals {
-    fn note(&mut self, now: Duration, sent: Option<u64>) {
+impl ArrivalRate {
+    fn update(&mut self, now: Duration, sent: Option<u64>) {
         let Some(sent) = sent else { return };
         let Some((at, before)) = self.last.replace((now, sent)) else { return };
-        // Fewer than before: it is another queue, or another count.
-        let (Some(came), passed) = (sent.checked_sub(before), now.saturating_sub(at)) else {
+        // The counter went back: the queue was created again.
+        let (Some(arrived), passed) = (sent.checked_sub(before), now.saturating_sub(at)) else {
             self.per_second = 0.0;
             return;
         };
@@ -337,22 +341,22 @@ impl Arrivals {
             self.last = Some((at, before));
             return;
         }
-        let rate = came as f64 / passed.as_secs_f64();
-        let weight = 1.0 - (-passed.as_secs_f64() / LATELY.as_secs_f64()).exp();
-        // From nothing: a burst at the beginning is no flow, and what waits of it counts by itself.
+        let rate = arrived as f64 / passed.as_secs_f64();
+        let weight = 1.0 - (-passed.as_secs_f64() / ARRIVAL_WINDOW.as_secs_f64()).exp();
+        // The average starts at 0: an initial burst is not a rate, and its waiting messages are counted separately.
         self.per_second += (rate - self.per_second) * weight;
     }
 }
 
-/// How long a handler takes.
+/// The moving average of the handler duration.
 #[derive(Clone, Debug, Default)]
-struct Service {
+struct HandlerTime {
     last: (u64, Duration),
     seconds: Option<f64>,
 }
 
-impl Service {
-    fn note(&mut self, ended: u64, took: Duration) {
+impl HandlerTime {
+    fn update(&mut self, ended: u64, took: Duration) {
         let (before, took_before) = std::mem::replace(&mut self.last, (ended, took));
         let (Some(count @ 1..), Some(took)) =
             (ended.checked_sub(before), took.checked_sub(took_before))

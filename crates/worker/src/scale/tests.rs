@@ -1,4 +1,4 @@
-//! Scripts: what is seen for how long, and when the number changes.
+//! Scripts of a measured load over time, and the decisions of the scaler.
 
 use std::fmt::Write as _;
 
@@ -7,16 +7,16 @@ use malote_connectors::SessionDepth;
 
 use super::*;
 
-/// A look every second.
-const LOOK: Duration = Duration::from_secs(1);
+/// The load is measured every second.
+const STEP: Duration = Duration::from_secs(1);
 
-/// Each line is a number of seconds and what is seen in them; a word without a value is true. Of `in=` messages come in
-/// each second, and handlers of `took=` milliseconds end as often.
+/// Runs a script. Each line is a number of seconds and the load during them; a word without a value is true. `in=` is
+/// the number of messages that arrive and are handled each second, and `took=` the handler duration in milliseconds.
 struct Script {
     scaler: Scaler,
     now: Duration,
     signals: Signals,
-    said: String,
+    output: String,
     changes: usize,
     last: Option<(Duration, Reason)>,
 }
@@ -28,23 +28,23 @@ impl Script {
             scaler: Scaler::new(bounds, Scale::default()),
             now: Duration::ZERO,
             signals,
-            said: String::new(),
+            output: String::new(),
             changes: 0,
             last: None,
         }
     }
 
-    fn look(&mut self) {
+    fn step(&mut self) {
         let decision = self.scaler.decide(self.now, &self.signals);
         let (now, reason) = (self.now.as_secs(), decision.reason);
         let holds = matches!(reason, Reason::Breaker | Reason::Paused | Reason::Limited);
         let first = self.last.is_none_or(|(_, last)| last != reason);
         if decision.is_change() || (holds && first) {
-            writeln!(self.said, "{now} s  {decision}").unwrap();
+            writeln!(self.output, "{now} s  {decision}").unwrap();
         }
         self.changes += usize::from(decision.is_change());
         self.last = Some((self.now, reason));
-        self.now += LOOK;
+        self.now += STEP;
     }
 
     fn line(&mut self, line: &str) {
@@ -52,7 +52,7 @@ impl Script {
         let seconds: u64 = words.next().unwrap().parse().unwrap();
         let old = self.signals.depth.unwrap_or_default().sent;
         let mut depth = Depth { sent: Some(old.unwrap_or_default()), ..Depth::default() };
-        let (mut told, mut come, mut took, mut counted) = (true, 0, 0, true);
+        let (mut reported, mut arrivals, mut took, mut counted) = (true, 0, 0, true);
         (self.signals.busy, self.signals.hold) = (0, None);
         for word in words {
             let (name, value) = word.split_once('=').unwrap_or((word, "1"));
@@ -60,28 +60,28 @@ impl Script {
             match name {
                 "ready" => depth.ready = value,
                 "age" => depth.oldest = Duration::from_secs(value),
-                "in" => come = value,
+                "in" => arrivals = value,
                 "took" => took = value,
                 "busy" => self.signals.busy = value as usize,
                 "each" => self.signals.slots_each = value as usize,
                 "runnable" => depth.sessions.get_or_insert_default().runnable = value,
                 "held" => depth.sessions.get_or_insert_default().held = value,
                 "paused" => depth.paused = true,
-                "breaker" => self.signals.hold = Some(Hold::Breaker),
-                "limit" => self.signals.hold = Some(Hold::Limit),
-                "untold" => told = false,
+                "breaker" => self.signals.hold = Some(ScaleBlocker::Breaker),
+                "limit" => self.signals.hold = Some(ScaleBlocker::Limit),
+                "unreported" => reported = false,
                 "uncounted" => counted = false,
                 "uncounted_sessions" => depth.uncounted_sessions = true,
                 other => panic!("{other}"),
             }
         }
         for _ in 0..seconds {
-            depth.sent = depth.sent.map(|sent| sent + come);
-            self.signals.ended += come;
-            self.signals.took += Duration::from_millis(took * come);
+            depth.sent = depth.sent.map(|sent| sent + arrivals);
+            self.signals.ended += arrivals;
+            self.signals.took += Duration::from_millis(took * arrivals);
             let sent = depth.sent.filter(|_| counted);
-            self.signals.depth = told.then_some(Depth { sent, ..depth });
-            self.look();
+            self.signals.depth = reported.then_some(Depth { sent, ..depth });
+            self.step();
         }
     }
 }
@@ -89,11 +89,11 @@ impl Script {
 fn check(bounds: &str, script: &str, expected: Expect) {
     let mut run = Script::new(bounds.parse().unwrap());
     script.lines().map(str::trim).filter(|line| !line.is_empty()).for_each(|line| run.line(line));
-    expected.assert_eq(&run.said);
+    expected.assert_eq(&run.output);
 }
 
 #[test]
-fn what_waits_begins_more_after_a_while_and_fewer_after_a_longer_one() {
+fn waiting_messages_start_more_soon_and_an_empty_queue_stops_some_later() {
     check(
         "1..8",
         "5 ready=0
@@ -113,7 +113,7 @@ fn a_short_peak_changes_nothing() {
 }
 
 #[test]
-fn sessions_with_work_are_what_counts_and_not_messages() {
+fn sessions_with_work_count_instead_of_messages() {
     check(
         "1..8",
         "30 ready=1000000 runnable=1 held=2 each=10
@@ -127,8 +127,8 @@ fn sessions_with_work_are_what_counts_and_not_messages() {
 }
 
 #[test]
-fn what_comes_in_times_how_long_it_takes() {
-    // 50 a second of 200 ms each keep ten slots busy: of slots that are busy for 70 %, that is more.
+fn arrival_rate_times_handler_duration_counts() {
+    // 50 messages a second of 200 ms each keep ten slots busy all the time, and 14.3 slots for 70 % of it.
     check(
         "1..32",
         "90 in=50 took=200\n 300 in=10 took=200",
@@ -145,7 +145,7 @@ fn what_comes_in_times_how_long_it_takes() {
 }
 
 #[test]
-fn the_age_of_the_oldest_counts() {
+fn the_age_of_the_oldest_message_counts() {
     check(
         "1..8",
         "20 ready=1 age=29\n 20 ready=1 age=100",
@@ -156,10 +156,10 @@ fn the_age_of_the_oldest_counts() {
 }
 
 #[test]
-fn of_a_broker_that_tells_nothing_busy_slots_count() {
+fn busy_slots_count_on_a_broker_that_reports_nothing() {
     check(
         "1..8",
-        "40 untold each=10 busy=10\n 40 untold each=10 busy=20\n 200 untold each=10 busy=2",
+        "40 unreported each=10 busy=10\n 40 unreported each=10 busy=20\n 200 unreported each=10 busy=2",
         expect![[r#"
             15 s  1 -> 2: busy (needs 1.4)
             55 s  2 -> 3: busy (needs 2.9)
@@ -169,7 +169,7 @@ fn of_a_broker_that_tells_nothing_busy_slots_count() {
 }
 
 #[test]
-fn of_a_broker_that_does_not_count_what_comes_in_busy_slots_and_what_waits_count() {
+fn busy_slots_and_waiting_messages_count_on_a_broker_that_does_not_count_arrivals() {
     check(
         "1..8",
         "40 uncounted each=10 busy=10\n 40 uncounted each=10 busy=20 ready=600\n 200 uncounted each=10 busy=2",
@@ -182,7 +182,7 @@ fn of_a_broker_that_does_not_count_what_comes_in_busy_slots_and_what_waits_count
 }
 
 #[test]
-fn messages_of_sessions_that_nobody_counts_say_nothing() {
+fn messages_in_uncounted_sessions_are_ignored() {
     check(
         "1..8",
         "40 uncounted_sessions ready=1000000 each=10 busy=10",
@@ -193,7 +193,7 @@ fn messages_of_sessions_that_nobody_counts_say_nothing() {
 }
 
 #[test]
-fn what_runs_is_not_stopped() {
+fn running_handlers_are_not_stopped() {
     check(
         "1..8",
         "30 ready=80\n 300 busy=8\n 130 busy=3",
@@ -205,7 +205,7 @@ fn what_runs_is_not_stopped() {
 }
 
 #[test]
-fn nothing_grows_while_it_would_not_help() {
+fn the_number_does_not_grow_while_more_would_not_help() {
     check(
         "1..8",
         "60 ready=500 breaker
@@ -224,7 +224,7 @@ fn nothing_grows_while_it_would_not_help() {
 }
 
 #[test]
-fn what_is_unknown_changes_nothing_and_begins_the_wait_anew() {
+fn an_unknown_load_changes_nothing_and_restarts_the_waiting_time() {
     let mut run = Script::new((1..=8).into());
     run.line("14 ready=500");
     let unknown = run.scaler.unknown();
@@ -235,7 +235,7 @@ fn what_is_unknown_changes_nothing_and_begins_the_wait_anew() {
     assert_eq!(run.scaler.wanted(), 8);
 }
 
-/// The same numbers in every run.
+/// A reproducible random generator.
 struct Noise(u64);
 
 impl Noise {
@@ -246,21 +246,21 @@ impl Noise {
 }
 
 #[test]
-fn noise_does_not_make_it_flap() {
+fn a_noisy_load_does_not_cause_many_changes() {
     for seed in 0..50 {
         let (mut run, mut noise) = (Script::new((1..=16).into()), Noise(seed));
-        // About as much as five need, a fifth more or less; and an hour of it.
+        // About the load of five slots, with a variation of a fifth, for an hour.
         for _ in 0..3600 {
             let depth = Depth { ready: 40 + noise.below(20), ..Depth::default() };
             run.signals.depth = Some(depth);
-            run.look();
+            run.step();
         }
-        assert!(run.changes <= 2, "{} changes\n{}", run.changes, run.said);
+        assert!(run.changes <= 2, "{} changes\n{}", run.changes, run.output);
     }
 }
 
 #[test]
-fn whatever_is_seen_it_stays_within_its_bounds_and_changes_slowly() {
+fn the_number_stays_within_its_bounds_and_changes_slowly_under_any_load() {
     for seed in 0..300 {
         let mut noise = Noise(seed);
         let min = 1 + noise.below(20) as usize;
@@ -293,7 +293,8 @@ fn whatever_is_seen_it_stays_within_its_bounds_and_changes_slowly() {
                 busy: any(&mut noise) as usize,
                 ended: any(&mut noise),
                 took: Duration::from_millis(any(&mut noise)),
-                hold: [None, Some(Hold::Breaker), Some(Hold::Limit)][noise.below(3) as usize],
+                hold: [None, Some(ScaleBlocker::Breaker), Some(ScaleBlocker::Limit)]
+                    [noise.below(3) as usize],
             };
             let decision = scaler.decide(now, &signals);
             assert!((bounds.min..=bounds.max).contains(&decision.wanted), "{decision:?}");
@@ -313,7 +314,7 @@ fn whatever_is_seen_it_stays_within_its_bounds_and_changes_slowly() {
 }
 
 #[test]
-fn bounds_are_read() {
+fn bounds_are_parsed() {
     assert_eq!("8".parse(), Ok(Bounds::from(8)));
     assert_eq!("2..64".parse(), Ok(Bounds::from(2..=64)));
     for bad in ["", "0", "0..3", "3..2", "a", "1...3", "1..", "..3", "-1"] {

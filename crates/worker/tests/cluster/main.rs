@@ -1,5 +1,5 @@
-//! A worker on a RabbitMQ of three nodes, of which one is killed while it works: no message is lost, the order of every
-//! session is kept, and effects happen once, by an inbox.
+//! Workers on a RabbitMQ cluster of three nodes, of which one is killed. No message is lost, the order of every session
+//! is kept, and an inbox makes effects happen once.
 //!
 //! `cargo xtask conformance cluster` runs it and shows the figures.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test
@@ -19,21 +19,21 @@ const QUEUE: &str = "orders";
 const SESSIONS: i64 = 40;
 const EACH: i64 = 100;
 const TOTAL: i64 = SESSIONS * EACH;
-/// Messages that wait for a worker, about.
-const AHEAD: i64 = 10 * SESSIONS;
-/// A node dies when so many effects are there.
+/// The approximate number of waiting messages.
+const BACKLOG: i64 = 10 * SESSIONS;
+/// A node is killed after this number of effects.
 const KILL_AT: i64 = TOTAL / 4;
-/// Without an effect for so long there is something wrong: a cluster that lost a node has to notice it first.
+/// The test fails after this time without an effect. A cluster needs some time to notice a lost node.
 const STALLED: Duration = Duration::from_secs(180);
-const LOOK: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_millis(50);
 
-/// A message's session and number within it, as its body tells them. Every tenth fails the first time.
+/// Records the session and number in the body. Every tenth message fails at the first attempt.
 async fn handle(meta: Meta, tx: Tx<Sqlite>) -> Result<(), Failure> {
     let body = String::from_utf8(meta.message().body.bytes.to_vec()).unwrap();
-    let (session, number) = body.split_once('/').expect("it was sent so");
+    let (session, number) = body.split_once('/').expect("the body is SESSION/NUMBER");
     let (session, number): (String, i64) = (session.to_owned(), number.parse().unwrap());
     if number % 10 == 9 && meta.attempt() == 1 {
-        return Err(Failure::retry("the first time it does not work"));
+        return Err(Failure::retry("the first attempt fails"));
     }
     tx.run(move |db| {
         db.execute("insert into effects (session, number) values (?1, ?2)", (&session, number))
@@ -42,7 +42,7 @@ async fn handle(meta: Meta, tx: Tx<Sqlite>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every effect, in the order in which they were committed.
+/// All effects in commit order.
 async fn effects(db: &Sqlite) -> Vec<(String, i64)> {
     db.run(|db| {
         let mut all = db.prepare("select session, number from effects order by rowid")?;
@@ -56,13 +56,14 @@ async fn count(db: &Sqlite) -> i64 {
     db.run(|db| db.query_row("select count(*) from effects", [], |row| row.get(0))).await.unwrap()
 }
 
-/// Sends all, the nth of every session before the next: what was not confirmed is sent once more, with the same ids.
+/// Sends all messages, one of each session at a time. Unconfirmed messages are sent sent_again with the same ids.
+/// Returns how many were sent sent_again.
 async fn send_all(malote: Malote, db: Sqlite) -> i64 {
-    let mut again = 0;
+    let mut sent_again = 0;
     for number in 0..EACH {
-        // It sends for as long as there is work, so also while the node dies.
-        while number * SESSIONS > count(&db).await + AHEAD {
-            tokio::time::sleep(LOOK).await;
+        // Spread the sends over the whole test, so that some happen while the node is killed.
+        while number * SESSIONS > count(&db).await + BACKLOG {
+            tokio::time::sleep(POLL).await;
         }
         let message = |session: i64| {
             let text = format!("s{session}/{number}");
@@ -76,16 +77,16 @@ async fn send_all(malote: Malote, db: Sqlite) -> i64 {
         let to = Address::Queue(QueueName::new(QUEUE).unwrap());
         let batch: Vec<_> = (0..SESSIONS).map(|session| (to.clone(), message(session))).collect();
         while let Err(error) = malote.send_all(batch.clone()).await {
-            let malote::Error::Broker(why) = &error else { panic!("{error}") };
-            assert!(why.is_transient(), "{error}");
-            if again % (100 * SESSIONS) == 0 {
-                println!("sent again: {error}");
+            let malote::Error::Broker(cause) = &error else { panic!("{error}") };
+            assert!(cause.is_transient(), "{error}");
+            if sent_again % (100 * SESSIONS) == 0 {
+                println!("sent sent_again: {error}");
             }
-            again += SESSIONS;
-            tokio::time::sleep(LOOK).await;
+            sent_again += SESSIONS;
+            tokio::time::sleep(POLL).await;
         }
     }
-    again
+    sent_again
 }
 
 async fn worker(url: &str, db: &Sqlite) -> (Malote, Running) {
@@ -99,7 +100,7 @@ async fn worker(url: &str, db: &Sqlite) -> (Malote, Running) {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_and_every_session_is_in_order_when_a_node_dies() {
     let starting = tokio::task::spawn_blocking(|| RabbitMq::cluster(3));
-    let mut cluster = starting.await.unwrap().unwrap_or_else(|why| panic!("{why}"));
+    let mut cluster = starting.await.unwrap().unwrap_or_else(|error| panic!("{error}"));
     let dir = tempfile::tempdir().unwrap();
     let db = Sqlite::open(dir.path().join("effects.db")).unwrap();
     db.run(|db| {
@@ -110,12 +111,12 @@ async fn nothing_is_lost_and_every_session_is_in_order_when_a_node_dies() {
     .await
     .unwrap();
 
-    // The first is the node that dies, for one of two workers and for whoever sends.
-    let [dies, other] = [[2, 0, 1], [1, 2, 0]].map(|order| cluster.url_of_all(&order, 0));
-    let sender = Malote::connect(&dies).await.unwrap();
+    // The sender and one of the two workers connect to the node that is killed.
+    let [killed_first, other] = [[2, 0, 1], [1, 2, 0]].map(|order| cluster.url_of_all(&order, 0));
+    let sender = Malote::connect(&killed_first).await.unwrap();
     let spec = QueueSpec { sessions: Sessions::Dynamic, failed_max: None, ..QueueSpec::default() };
     sender.declare(QUEUE, spec).await.unwrap();
-    let workers = [worker(&dies, &db).await, worker(&other, &db).await];
+    let workers = [worker(&killed_first, &db).await, worker(&other, &db).await];
     let sending = tokio::spawn(send_all(sender, db.clone()));
 
     let (mut killed_at, mut last) = (None, 0);
@@ -135,9 +136,9 @@ async fn nothing_is_lost_and_every_session_is_in_order_when_a_node_dies() {
         let slots = workers.each_ref().map(|(_, running)| (running.busy(), running.idle()));
         assert!(
             since.elapsed() < STALLED,
-            "nothing happens any more: {done} of {TOTAL}, {slots:?}"
+            "no effect for {STALLED:?}: {done} of {TOTAL}, busy and idle slots {slots:?}"
         );
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL).await;
     }
     let sent_again = sending.await.unwrap();
     let (mut handled, mut retried, mut lost) = (0, 0, 0);
@@ -159,9 +160,9 @@ async fn nothing_is_lost_and_every_session_is_in_order_when_a_node_dies() {
     }
     let effects = count(&db).await;
     println!(
-        "{TOTAL} messages in {SESSIONS} sessions, quorum queues on 3 nodes, 1 killed after {} effects; {sent_again} sent again, {handled} handled, {retried} retried, {lost} lost locks; {effects} effects, {out_of_order} out of order",
+        "{TOTAL} messages in {SESSIONS} sessions, quorum queues on 3 nodes, 1 killed after {} effects; {sent_again} sent sent_again, {handled} handled, {retried} retried, {lost} lost locks; {effects} effects, {out_of_order} out of order",
         killed_at.unwrap_or_default()
     );
-    assert!(killed_at.is_some_and(|at| at < TOTAL), "the node died too late to matter");
+    assert!(killed_at.is_some_and(|at| at < TOTAL), "the node was killed too late");
     assert_eq!((effects, out_of_order), (TOTAL, 0));
 }

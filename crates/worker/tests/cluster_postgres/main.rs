@@ -1,5 +1,5 @@
-//! Sessions under load on a PostgreSQL whose primary crashes: the standby takes its place, and no message is lost, none
-//! is out of order, and no effect happens twice. `cargo xtask conformance cluster` runs it.
+//! Sessions under load on PostgreSQL. The primary crashes and the standby is promoted: no message is lost or out of
+//! order, and no effect happens twice. `cargo xtask conformance cluster` runs it.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test
 
 use std::sync::Arc;
@@ -16,8 +16,8 @@ const QUEUE: &str = "orders";
 const SESSIONS: usize = 16;
 const EACH: usize = 60;
 const WORKERS: usize = 2;
-/// As long as it takes on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Longer than a slow machine needs.
+const TIMEOUT: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(20);
 
 async fn client(url: &str) -> Client {
@@ -26,7 +26,7 @@ async fn client(url: &str) -> Client {
     client
 }
 
-/// A question of the database, which may be away.
+/// The result of a query, or none if the database is unavailable.
 async fn count(url: &str, sql: &str) -> Option<i64> {
     let (client, connection) = connect(url, NoTls).await.ok()?;
     let driver = tokio::spawn(connection);
@@ -36,21 +36,21 @@ async fn count(url: &str, sql: &str) -> Option<i64> {
 }
 
 async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
-    let end = tokio::time::Instant::now() + PATIENCE;
+    let end = tokio::time::Instant::now() + TIMEOUT;
     while !done().await {
-        assert!(tokio::time::Instant::now() < end, "it does not happen: {what}");
+        assert!(tokio::time::Instant::now() < end, "timed out waiting for: {what}");
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-async fn note(nth: String, meta: Meta, tx: Tx<Postgres>) -> Result<(), Failure> {
+async fn record(nth: String, meta: Meta, tx: Tx<Postgres>) -> Result<(), Failure> {
     let session = meta.message().session.as_ref().map(|id| id.as_str().to_owned());
-    let nth: i64 = nth.parse().map_err(|_| Failure::dead("BadBody", "no number"))?;
+    let nth: i64 = nth.parse().map_err(|_| Failure::dead("BadBody", "the body is not a number"))?;
     tx.execute("insert into effects (session, nth) values ($1, $2)", &[&session, &nth]).await?;
     Ok(())
 }
 
-/// Sends one after the other; what was not answered is sent again, with the id that it had.
+/// Sends messages one after the other. Unanswered sends are repeated with the same id.
 async fn send(malote: Malote, session: usize, sent: Arc<AtomicU64>, faults: Arc<AtomicU64>) {
     for nth in 0..EACH {
         let send = || {
@@ -70,7 +70,7 @@ async fn send(malote: Malote, session: usize, sent: Arc<AtomicU64>, faults: Arc<
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standby_that_takes_over_loses_nothing() {
     let pair = tokio::task::spawn_blocking(PostgresPair::start).await.unwrap();
-    let mut pair = pair.unwrap_or_else(|why| panic!("{why}"));
+    let mut pair = pair.unwrap_or_else(|error| panic!("{error}"));
     client(&pair.url("postgres")).await.batch_execute("create database load").await.unwrap();
     let url = pair.url("load");
     let tables = "create table effects (id bigserial primary key, session text, nth bigint)";
@@ -87,7 +87,7 @@ async fn a_standby_that_takes_over_loses_nothing() {
     for _ in 0..WORKERS {
         let malote = Malote::connect(&url).await.unwrap();
         let retry = Retry { lost: 1000, ..Retry::fixed(Duration::from_millis(50), 10_000) };
-        let worker = Worker::new(&malote, QUEUE).handle(note).state(inbox.clone()).sessions(4);
+        let worker = Worker::new(&malote, QUEUE).handle(record).state(inbox.clone()).sessions(4);
         workers.push(worker.retry(retry).start().await.unwrap());
     }
     let (sent, faults) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -121,7 +121,7 @@ async fn a_standby_that_takes_over_loses_nothing() {
     let [started, done, retried, lost] = counts;
     println!(
         "{all} messages of {SESSIONS} sessions; 1 primary crashed, 1 standby promoted; sends repeated {}, handlers \
-         started {started}, done {done}, tried again {retried}, outcomes lost {lost}",
+         started {started}, done {done}, retried {retried}, locks lost {lost}",
         faults.load(Ordering::Relaxed)
     );
     let sql = client(&url).await;

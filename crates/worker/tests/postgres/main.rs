@@ -1,4 +1,4 @@
-//! Effects exactly once and an outbox in a real PostgreSQL, which is started for these tests and gone with them.
+//! Exactly-once writes, outbox and sagas in PostgreSQL. The tests start and stop the server.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test
 
 mod effects;
@@ -22,23 +22,23 @@ use malote::{Meta, QueueSpec, State, Worker};
 const ORDERS: &str = "orders";
 const RECEIPTS: &str = "receipts";
 
-/// A broker, and a database of its own for each test.
-struct World {
+/// A broker and a new database for each test.
+struct Fixture {
     broker: TestBroker,
     db: Postgres,
     url: String,
-    /// For looking at it from outside.
+    /// A separate connection for checks.
     sql: Client,
 }
 
-impl World {
+impl Fixture {
     async fn new(orders: Sessions, receipts: Sessions) -> Self {
         let broker = TestBroker::new().unwrap();
         let spec = QueueSpec { failed_max: None, ..QueueSpec::default() };
-        let of = |sessions| QueueSpec { sessions, ..spec.clone() };
-        broker.malote().declare(ORDERS, of(orders)).await.unwrap();
+        let with = |sessions| QueueSpec { sessions, ..spec.clone() };
+        broker.malote().declare(ORDERS, with(orders)).await.unwrap();
         let dedup = Some(Dedup { window_ms: 600_000, per_session: false, content: false });
-        broker.malote().declare(RECEIPTS, QueueSpec { dedup, ..of(receipts) }).await.unwrap();
+        broker.malote().declare(RECEIPTS, QueueSpec { dedup, ..with(receipts) }).await.unwrap();
         let url = database().await;
         let db = Postgres::connect(&url).await.unwrap();
         db.install().await.unwrap();
@@ -68,25 +68,25 @@ impl World {
         self.one(&format!("select count(*) from {table}")).await
     }
 
-    /// Waits until a question to the database has the answer `true`.
+    /// Waits until a query returns `true`.
     async fn until(&self, sql: &str) {
         until(async || self.one(sql).await).await;
     }
 
-    /// Runs a relay until the database says `true`.
+    /// Runs a relay until a query returns `true`.
     async fn relay_until(&self, sql: &str) {
         self.db.relay_until(self.broker.malote(), self.until(sql)).await.unwrap();
     }
 
-    /// What arrived, in the order in which it did: session and text.
+    /// The received messages in order: session and text.
     async fn received(&self, sessions: Option<usize>) -> Vec<(String, String)> {
         type Seen = Arc<Mutex<Vec<(String, String)>>>;
-        async fn note(text: String, meta: Meta, seen: State<Seen>) {
+        async fn record(text: String, meta: Meta, seen: State<Seen>) {
             let session = meta.message().session.as_ref().map(|id| id.as_str().to_owned());
             seen.lock().unwrap().push((session.unwrap_or_default(), text));
         }
         let seen = Seen::default();
-        let worker = Worker::new(self.broker.malote(), RECEIPTS).handle(note).state(seen.clone());
+        let worker = Worker::new(self.broker.malote(), RECEIPTS).handle(record).state(seen.clone());
         let worker = match sessions {
             Some(sessions) => worker.sessions(sessions),
             None => worker.slots(1),
@@ -96,22 +96,24 @@ impl World {
     }
 }
 
-/// Waits, as long as it takes on a slow machine.
-async fn until(mut what: impl AsyncFnMut() -> bool) {
+/// Waits until a condition is true.
+async fn until(mut is_true: impl AsyncFnMut() -> bool) {
     let end = tokio::time::Instant::now() + Duration::from_secs(120);
-    while !what().await {
-        assert!(tokio::time::Instant::now() < end, "it does not happen");
+    while !is_true().await {
+        assert!(tokio::time::Instant::now() < end, "timed out waiting for a condition");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// One server for all tests: it ends with this process.
+/// The server of all tests. It ends with this process.
 fn server() -> &'static malote_services::Postgres {
     static SERVER: OnceLock<malote_services::Postgres> = OnceLock::new();
-    SERVER.get_or_init(|| malote_services::Postgres::start().unwrap_or_else(|why| panic!("{why}")))
+    SERVER.get_or_init(|| {
+        malote_services::Postgres::start().unwrap_or_else(|error| panic!("{error}"))
+    })
 }
 
-/// A new database.
+/// Creates a database and returns its URL.
 async fn database() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));

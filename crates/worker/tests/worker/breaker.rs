@@ -1,4 +1,4 @@
-//! A breaker of several workers: one of them tries at a time.
+//! A breaker of several workers: only one of them sends probes at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,34 +12,34 @@ use crate::until;
 const Q: &str = "payments";
 const COUNT: u64 = 200;
 
-/// A dependency that counts who calls it at the same time.
+/// A dependency that counts concurrent calls.
 #[derive(Default)]
 struct Bank {
-    is_back: AtomicBool,
-    is_tried: AtomicBool,
-    now: AtomicU32,
-    most: AtomicU32,
-    tries: AtomicU32,
+    is_up: AtomicBool,
+    count_calls: AtomicBool,
+    running: AtomicU32,
+    running_max: AtomicU32,
+    calls: AtomicU32,
 }
 
 async fn charge(bank: State<Arc<Bank>>) -> Result<(), Failure> {
-    let tried = bank.is_tried.load(Ordering::SeqCst);
-    if tried {
-        let now = bank.now.fetch_add(1, Ordering::SeqCst) + 1;
-        bank.most.fetch_max(now, Ordering::SeqCst);
-        // So long that another worker's try would meet it.
+    let count_calls = bank.count_calls.load(Ordering::SeqCst);
+    if count_calls {
+        let running = bank.running.fetch_add(1, Ordering::SeqCst) + 1;
+        bank.running_max.fetch_max(running, Ordering::SeqCst);
+        // Long enough for a concurrent probe of another worker to be noticed.
         tokio::time::sleep(Duration::from_millis(300)).await;
-        bank.now.fetch_sub(1, Ordering::SeqCst);
-        bank.tries.fetch_add(1, Ordering::SeqCst);
+        bank.running.fetch_sub(1, Ordering::SeqCst);
+        bank.calls.fetch_add(1, Ordering::SeqCst);
     }
-    match bank.is_back.load(Ordering::SeqCst) {
+    match bank.is_up.load(Ordering::SeqCst) {
         true => Ok(()),
-        false => Err(Failure::of_dependency("bank", "it is closed")),
+        false => Err(Failure::of_dependency("bank", "the bank is down")),
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_worker_at_a_time_tries_whether_it_is_back() {
+async fn one_worker_at_a_time_probes_the_dependency() {
     let broker = TestBroker::new().unwrap();
     broker
         .malote()
@@ -56,17 +56,21 @@ async fn one_worker_at_a_time_tries_whether_it_is_back() {
         worker.retry(Retry::at_once(1000)).state(bank.clone()).start().await.unwrap()
     };
     let workers = [start().await, start().await, start().await];
-    // All are open, and nothing runs that was begun before.
+    // All breakers are open, and no handler is running.
     until("all breakers are open", async || {
-        workers.iter().all(|running| !running.is_taking() && running.busy() == 0)
+        workers.iter().all(|running| !running.is_fetching() && running.busy() == 0)
     })
     .await;
-    bank.is_tried.store(true, Ordering::SeqCst);
-    until("it is tried", async || bank.tries.load(Ordering::SeqCst) >= 6).await;
-    assert_eq!(bank.most.load(Ordering::SeqCst), 1, "two workers tried at once");
-    bank.is_tried.store(false, Ordering::SeqCst);
-    bank.is_back.store(true, Ordering::SeqCst);
-    until("all is done", async || {
+    bank.count_calls.store(true, Ordering::SeqCst);
+    until("there are six probes", async || bank.calls.load(Ordering::SeqCst) >= 6).await;
+    assert_eq!(
+        bank.running_max.load(Ordering::SeqCst),
+        1,
+        "two workers sent probes at the same time"
+    );
+    bank.count_calls.store(false, Ordering::SeqCst);
+    bank.is_up.store(true, Ordering::SeqCst);
+    until("all messages are done", async || {
         workers.iter().map(|running| running.counts().done).sum::<u64>() == COUNT
     })
     .await;

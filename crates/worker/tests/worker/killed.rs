@@ -1,5 +1,5 @@
-//! Workers that are killed in the middle of a step, before or after its effect: what was under way is dropped where it
-//! stands, and its connection with it. For any broker, and wherever sagas are kept.
+//! Kills workers in the middle of a step, before or after its effect. The running handler and its connection are
+//! dropped. The tests run it with every broker and every place for sagas.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,56 +8,56 @@ use malote::{Failure, Malote, Retry, Saga, SagaState, SagaStatus, State, Step, W
 use tokio::sync::Notify;
 
 const STEPS: [&str; 3] = ["reserve", "charge", "ship"];
-/// Longer than any machine needs.
-const LONG: Duration = Duration::from_secs(60);
+/// Longer than a slow machine needs.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
-struct World {
-    /// Effects in their order, each once by its key.
-    effects: Vec<String>,
+struct Effects {
+    /// Keys of effects, in order. Each key has one effect.
+    keys: Vec<String>,
     calls: u32,
-    /// At this call the worker dies, before or after the effect.
-    dies: Option<(u32, bool)>,
-    /// This step says no.
+    /// Kills the worker at this call, before (false) or after (true) the effect.
+    kill_at: Option<(u32, bool)>,
+    /// The step that returns `Failure::dead`.
     refuses: Option<&'static str>,
 }
 
 #[derive(Clone, Default)]
-pub struct Shared {
-    world: Arc<Mutex<World>>,
-    /// It is time to die.
-    now: Arc<Notify>,
+pub struct FaultyService {
+    effects: Arc<Mutex<Effects>>,
+    /// Notified when the worker must be killed.
+    killed: Arc<Notify>,
 }
 
-impl Shared {
-    async fn die(&self, after: bool) {
-        let dies = {
-            let mut world = self.world.lock().unwrap();
-            world.calls += u32::from(!after);
-            let dies = world.dies == Some((world.calls, after));
-            if dies {
-                world.dies = None;
+impl FaultyService {
+    async fn kill_if_due(&self, after: bool) {
+        let is_due = {
+            let mut effects = self.effects.lock().unwrap();
+            effects.calls += u32::from(!after);
+            let is_due = effects.kill_at == Some((effects.calls, after));
+            if is_due {
+                effects.kill_at = None;
             }
-            dies
+            is_due
         };
-        if dies {
-            self.now.notify_one();
+        if is_due {
+            self.killed.notify_one();
             std::future::pending::<()>().await;
         }
     }
 
     async fn act(&self, step: &Step) -> Result<(), Failure> {
-        self.die(false).await;
+        self.kill_if_due(false).await;
         {
-            let mut world = self.world.lock().unwrap();
-            if world.refuses == Some(step.name()) && step.undoes().is_none() {
-                return Err(Failure::dead("Refused", "never"));
+            let mut effects = self.effects.lock().unwrap();
+            if effects.refuses == Some(step.name()) && step.undoes().is_none() {
+                return Err(Failure::dead("Refused", "this step is refused"));
             }
-            if !world.effects.iter().any(|have| have == step.key()) {
-                world.effects.push(step.key().to_owned());
+            if !effects.keys.iter().any(|have| have == step.key()) {
+                effects.keys.push(step.key().to_owned());
             }
         }
-        self.die(true).await;
+        self.kill_if_due(true).await;
         Ok(())
     }
 }
@@ -65,35 +65,44 @@ impl Shared {
 async fn forward(
     done: Vec<String>,
     step: Step,
-    shared: State<Shared>,
+    service: State<FaultyService>,
 ) -> Result<Vec<String>, Failure> {
-    shared.act(&step).await?;
+    service.act(&step).await?;
     Ok(done.into_iter().chain([step.name().to_owned()]).collect())
 }
 
-async fn back(_done: Vec<String>, step: Step, shared: State<Shared>) -> Result<(), Failure> {
+async fn compensate_step(
+    _done: Vec<String>,
+    step: Step,
+    service: State<FaultyService>,
+) -> Result<(), Failure> {
     let of = step.undoes().unwrap().to_owned();
-    let known = shared.world.lock().unwrap().effects.contains(&of);
-    if known { shared.act(&step).await } else { Ok(()) }
+    let known = service.effects.lock().unwrap().keys.contains(&of);
+    if known { service.act(&step).await } else { Ok(()) }
 }
 
 pub fn saga() -> Saga<Vec<String>> {
-    let all =
-        Saga::named("order").retry(Retry::at_once(3)).step(STEPS[0], forward).compensate(back);
-    all.step(STEPS[1], forward).compensate(back).step(STEPS[2], forward).compensate(back)
+    let all = Saga::named("order")
+        .retry(Retry::at_once(3))
+        .step(STEPS[0], forward)
+        .compensate(compensate_step);
+    all.step(STEPS[1], forward)
+        .compensate(compensate_step)
+        .step(STEPS[2], forward)
+        .compensate(compensate_step)
 }
 
-/// A broker, and where sagas are kept.
-pub trait Shop {
-    /// A connection for a worker that may die with it.
+/// A broker and a place for sagas.
+pub trait SagaSetup {
+    /// A new connection for a worker that may be killed.
     async fn connect(&self) -> Malote;
     fn worker(&self, malote: &Malote) -> Worker;
-    async fn look(&self, malote: &Malote, id: &str) -> Option<SagaState>;
+    async fn saga_state(&self, malote: &Malote, id: &str) -> Option<SagaState>;
 }
 
-/// A broker by its URL, with sagas in a database.
-#[allow(dead_code)] // not every program of tests has one
-pub struct At<D> {
+/// A broker, and sagas in a database.
+#[allow(dead_code)] // not used by all test programs
+pub struct BrokerAndDatabase<D> {
     pub url: String,
     pub db: D,
 }
@@ -101,7 +110,7 @@ pub struct At<D> {
 macro_rules! at {
     ($feature:literal, $database:ty) => {
         #[cfg(feature = $feature)]
-        impl Shop for At<$database> {
+        impl SagaSetup for BrokerAndDatabase<$database> {
             async fn connect(&self) -> Malote {
                 Malote::connect(&self.url).await.unwrap()
             }
@@ -110,7 +119,7 @@ macro_rules! at {
                 Worker::of_saga_in(malote, saga(), &self.db)
             }
 
-            async fn look(&self, _malote: &Malote, id: &str) -> Option<SagaState> {
+            async fn saga_state(&self, _malote: &Malote, id: &str) -> Option<SagaState> {
                 self.db.saga("order", id).await.unwrap()
             }
         }
@@ -120,33 +129,34 @@ macro_rules! at {
 at!("sqlite", malote::once::sqlite::Sqlite);
 at!("postgres", malote::once::postgres::Postgres);
 
-/// Runs a saga to its end, with another worker after the one that dies. How many calls there were.
+/// Runs a saga to its end, and starts another worker after a killed one. Returns the number of calls.
 async fn run(
-    shop: &impl Shop,
+    setup: &impl SagaSetup,
     id: &str,
-    dies: Option<(u32, bool)>,
+    kill_at: Option<(u32, bool)>,
     refuses: Option<&'static str>,
 ) -> u32 {
-    let what = format!("{id}: dies {dies:?}, refuses {refuses:?}");
-    let malote = shop.connect().await;
-    let shared = Shared::default();
-    (shared.world.lock().unwrap().dies, shared.world.lock().unwrap().refuses) = (dies, refuses);
+    let what = format!("{id}: killed at {kill_at:?}, refuses {refuses:?}");
+    let malote = setup.connect().await;
+    let service = FaultyService::default();
+    (service.effects.lock().unwrap().kill_at, service.effects.lock().unwrap().refuses) =
+        (kill_at, refuses);
     malote.start_saga("order", id, &Vec::<String>::new()).await.unwrap();
-    let state = tokio::time::timeout(LONG, async {
+    let state = tokio::time::timeout(TIMEOUT, async {
         let start = async || {
-            let malote = shop.connect().await;
-            let worker = shop.worker(&malote).sessions(1).state(shared.clone()).start().await;
+            let malote = setup.connect().await;
+            let worker = setup.worker(&malote).sessions(1).state(service.clone()).start().await;
             (worker.unwrap(), malote)
         };
         let (mut worker, mut its) = start().await;
         loop {
-            let killed = tokio::time::timeout(Duration::from_millis(1), shared.now.notified());
+            let killed = tokio::time::timeout(Duration::from_millis(1), service.killed.notified());
             if killed.await.is_ok() {
                 worker.stop_now();
                 worker.ended().await.unwrap();
                 (worker, its) = start().await;
             }
-            if let Some(state) = shop.look(&malote, id).await.filter(SagaState::is_over) {
+            if let Some(state) = setup.saga_state(&malote, id).await.filter(SagaState::is_over) {
                 worker.stop();
                 worker.ended().await.unwrap();
                 drop(its);
@@ -154,9 +164,9 @@ async fn run(
             }
         }
     });
-    let state = state.await.unwrap_or_else(|_| panic!("{what}: it stands still"));
-    let world = shared.world.lock().unwrap();
-    assert_eq!(world.dies, None, "{what}");
+    let state = state.await.unwrap_or_else(|_| panic!("{what}: the saga does not end"));
+    let effects = service.effects.lock().unwrap();
+    assert_eq!(effects.kill_at, None, "{what}");
     let key = |step: &str| format!("order:{id}:{step}");
     let mut expected: Vec<String> = STEPS.map(key).into();
     if let Some(refuses) = refuses {
@@ -168,22 +178,22 @@ async fn run(
         assert_eq!(state.status, SagaStatus::Done, "{what}");
         assert_eq!(state.data.get(), r#"["reserve","charge","ship"]"#, "{what}");
     }
-    assert_eq!(world.effects, expected, "{what}");
-    world.calls
+    assert_eq!(effects.keys, expected, "{what}");
+    effects.calls
 }
 
-/// A saga for each point at which a worker can die, whatever the saga comes to: each effect is there once, in order, or
-/// taken back in reverse.
-pub async fn at_every_point(shop: &impl Shop) {
+/// Runs a saga for each point at which a worker can be killed. Every effect must exist once and in order, or be
+/// compensated in reverse order.
+pub async fn kill_at_every_point(setup: &impl SagaSetup) {
     let mut started = 0;
-    let mut next = async |dies, refuses| {
+    let mut next = async |kill_at, refuses| {
         started += 1;
-        run(shop, &started.to_string(), dies, refuses).await
+        run(setup, &started.to_string(), kill_at, refuses).await
     };
     for refuses in [None, Some(STEPS[0]), Some(STEPS[1]), Some(STEPS[2])] {
         let calls = next(None, refuses).await;
         for nth in 1..=calls {
-            // One that refuses has no effect to die after.
+            // A refused step has no effect, so there is no point after it.
             let refused = refuses.is_some() && STEPS.get(nth as usize - 1).copied() == refuses;
             next(Some((nth, false)), refuses).await;
             if !refused {

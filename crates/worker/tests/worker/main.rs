@@ -1,41 +1,43 @@
-//! Workers on the engine in memory: outcomes, sessions, ends.
+//! Workers on the engine in memory.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test
 
-#[cfg(feature = "sqlite")]
-#[path = "../../../connectors/tests/contract/amqp.rs"]
-mod amqp;
 mod batches;
 mod breaker;
-mod ends;
-mod far;
 mod killed;
 mod native;
 mod outcomes;
+mod remote;
 mod requests;
 mod sagas;
 mod sagas_killed;
+#[cfg(feature = "sqlite")]
+#[path = "../../../connectors/tests/contract/servicebus_server.rs"]
+mod servicebus_server;
 mod sessions;
+mod shutdown;
 mod slots;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
 use std::time::Duration;
 
-use malote::testing::{Held, TestBroker};
+use malote::testing::{TestBroker, TestQueueCounts};
 
-/// Longer than any machine may need.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than a slow machine needs.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
-    let end = tokio::time::Instant::now() + PATIENCE;
-    while !is_so().await {
-        assert!(tokio::time::Instant::now() < end, "it never came to that: {what}");
+/// Waits until a condition is true.
+async fn until(condition: &str, is_true: impl AsyncFn() -> bool) {
+    let end = tokio::time::Instant::now() + TIMEOUT;
+    while !is_true().await {
+        assert!(tokio::time::Instant::now() < end, "timed out waiting for: {condition}");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// What a queue holds soon: a fetch that was under way when its worker ended gives back what it was granted, and nobody
-/// waits for that.
-async fn comes_to(broker: &TestBroker, queue: &str, held: Held) {
-    until(&format!("{held:?}"), async || broker.held(queue).await.unwrap() == held).await;
+/// Waits until a queue has these counts. A fetch that was running when its worker ended returns its messages a little
+/// later.
+async fn until_counts(broker: &TestBroker, queue: &str, counts: TestQueueCounts) {
+    let is_equal = async || broker.counts(queue).await.unwrap() == counts;
+    until(&format!("{counts:?}"), is_equal).await;
 }

@@ -1,9 +1,8 @@
-//! The same worker over the native connection.
+//! Workers on a Malote server, over the native connection.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use malote::{
     Address, Attempt, Failure, Malote, Message, QueueName, QueueSpec, Retry, Session, SessionId,
@@ -15,16 +14,18 @@ use malote_model::access::AllowAll;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::until;
+
 const Q: &str = "orders";
 
-/// A server on a port of its own, until it is dropped.
+/// A server on a free port. It stops when the guard is dropped.
 async fn server(engine: Engine) -> (SocketAddr, DropGuard) {
     let (ready, stop) = (Arc::new(Readiness::ready()), CancellationToken::new());
     let (access, nobody) = (Arc::new(AllowAll), Arc::new(Nobody));
     let limits = Limits::default();
     let router = router(Api::new(engine, access, nobody, limits.clone(), ready, stop.clone()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let at = listener.local_addr().unwrap();
+    let address = listener.local_addr().unwrap();
     let stopped = stop.clone();
     tokio::spawn(async move {
         while let Some(Ok((stream, peer))) = stopped.run_until_cancelled(listener.accept()).await {
@@ -34,12 +35,12 @@ async fn server(engine: Engine) -> (SocketAddr, DropGuard) {
             );
         }
     });
-    (at, stop.drop_guard())
+    (address, stop.drop_guard())
 }
 
 type Done = Arc<Mutex<HashMap<String, Vec<String>>>>;
 
-async fn take(
+async fn handle(
     text: String,
     Session(session): Session,
     Attempt(attempt): Attempt,
@@ -56,8 +57,8 @@ async fn take(
 async fn two_workers_share_sessions_and_keep_their_order() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, _running) = Engine::open(Settings::at(dir.path())).unwrap();
-    let (at, _server) = server(engine).await;
-    let url = format!("malote://{at}");
+    let (address, _server) = server(engine).await;
+    let url = format!("malote://{address}");
     let malote = Malote::connect(&url).await.unwrap();
     let sessions = malote::model::Sessions::Dynamic;
     malote.declare(Q, QueueSpec { sessions, ..QueueSpec::default() }).await.unwrap();
@@ -74,14 +75,11 @@ async fn two_workers_share_sessions_and_keep_their_order() {
     let mut workers = Vec::new();
     for _ in 0..2 {
         let malote = Malote::connect(&url).await.unwrap();
-        let worker = Worker::new(&malote, Q).handle(take).sessions(4).state(done.clone());
+        let worker = Worker::new(&malote, Q).handle(handle).sessions(4).state(done.clone());
         workers.push((worker.retry(Retry::at_once(5)).start().await.unwrap(), malote));
     }
-    let until = tokio::time::Instant::now() + Duration::from_secs(120);
-    while done.lock().unwrap().values().map(Vec::len).sum::<usize>() < 800 {
-        assert!(tokio::time::Instant::now() < until, "it takes too long");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let count = || done.lock().unwrap().values().map(Vec::len).sum::<usize>();
+    until("all messages are done", async || count() == 800).await;
     let mut counted = (0, 0, 0);
     for (running, malote) in workers {
         running.stop();

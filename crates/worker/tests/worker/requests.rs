@@ -1,4 +1,4 @@
-//! Requests: one answer to each, none after its time.
+//! Requests get one reply each, and none after their time-out.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ async fn broker() -> TestBroker {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_requests_get_their_own_answers() {
+async fn concurrent_requests_get_their_own_replies() {
     let broker = broker().await;
     let worker = Worker::new(broker.malote(), Q).handle(double).start().await.unwrap();
-    let asked: Vec<_> = (0..100_u32)
+    let requests: Vec<_> = (0..100_u32)
         .map(|n| {
             let malote = broker.malote().clone();
             tokio::spawn(
@@ -30,55 +30,55 @@ async fn a_hundred_requests_get_their_own_answers() {
             )
         })
         .collect();
-    for one in asked {
-        let (n, answer) = one.await.unwrap();
-        assert_eq!(answer, 2 * n);
+    for one in requests {
+        let (n, reply_value) = one.await.unwrap();
+        assert_eq!(reply_value, 2 * n);
     }
-    assert_eq!(broker.malote().late_answers(), 0);
+    assert_eq!(broker.malote().late_replies(), 0);
     worker.stop();
     worker.ended().await.unwrap();
     broker.malote().close().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_dies_with_its_time_and_a_late_answer_is_dropped() {
+async fn a_request_expires_with_its_time_out_and_a_late_reply_is_dropped() {
     let broker = broker().await;
     let malote = broker.malote();
     let short = Duration::from_millis(50);
     let error = malote.request(Q, &1).timeout(short).await.unwrap_err();
-    assert_eq!(error, Error::NoAnswer { queue: Q.into(), timeout: short });
-    // It may have been sent when its time was over already: whoever asks now is answered behind it.
-    broker.held(Q).await.unwrap();
-    // Nobody works on it in vain.
+    assert_eq!(error, Error::NoReply { queue: Q.into(), timeout: short });
+    // The request may have been sent after its time-out. This call is processed after it.
+    broker.counts(Q).await.unwrap();
+    // The request has expired, and no handler runs.
     broker.advance(short);
     let report = broker.drain(Worker::new(malote, Q).handle(double)).await.unwrap();
     assert_eq!(report.counts.started, 0);
-    // One whose worker was too slow: its answer finds nobody. It is sent in its time on any machine.
+    // The worker is too slow, and the reply comes too late. The time-out is long enough to send the request.
     malote.request(Q, &2).timeout(Duration::from_secs(5)).await.unwrap_err();
     let report = broker.drain(Worker::new(malote, Q).handle(double)).await.unwrap();
     assert_eq!(report.counts.done, 1);
     let late = async {
-        while malote.late_answers() == 0 {
+        while malote.late_replies() == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(30), late).await.unwrap();
-    assert_eq!(malote.late_answers(), 1);
+    assert_eq!(malote.late_replies(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_can_come_to_a_session_of_a_shared_queue() {
+async fn replies_can_come_through_a_session_of_a_shared_queue() {
     let broker = broker().await;
     let sessions = malote::model::Sessions::Dynamic;
     let spec = QueueSpec { sessions, ..QueueSpec::default() };
-    broker.malote().declare("answers", spec).await.unwrap();
-    async fn tell(n: u32, meta: Meta, reply: Reply) -> Result<(), Failure> {
+    broker.malote().declare("replies", spec).await.unwrap();
+    async fn reply_with_session(n: u32, meta: Meta, reply: Reply) -> Result<(), Failure> {
         let to = meta.message().reply_to_session.clone().unwrap_or_default();
         SessionId::new(&to)?;
         reply.send(&(n, to)).await
     }
-    let worker = Worker::new(broker.malote(), Q).handle(tell).start().await.unwrap();
-    let clients = [0, 1].map(|_| broker.malote().answers_through("answers"));
+    let worker = Worker::new(broker.malote(), Q).handle(reply_with_session).start().await.unwrap();
+    let clients = [0, 1].map(|_| broker.malote().replies_through("replies"));
     let mut sessions = Vec::new();
     for (n, client) in clients.iter().cycle().take(10).enumerate() {
         let (same, session): (usize, String) = client.request(Q, &n).await.unwrap().json().unwrap();
@@ -86,14 +86,14 @@ async fn answers_can_come_to_a_session_of_a_shared_queue() {
         sessions.push(session);
     }
     assert_eq!(sessions[0], sessions[2], "a client has one session");
-    assert_ne!(sessions[0], sessions[1], "and no other client has it");
+    assert_ne!(sessions[0], sessions[1], "each client has its own session");
     drop(worker);
 }
 
 #[tokio::test]
-async fn whoever_was_not_asked_does_not_answer_and_a_client_that_is_gone_is_no_failure() {
+async fn a_reply_without_an_address_or_to_a_deleted_queue_succeeds() {
     let broker = broker().await;
-    async fn answer(_: u32, reply: Reply) -> Result<(), Failure> {
+    async fn reply_value(_: u32, reply: Reply) -> Result<(), Failure> {
         reply.send(&0).await
     }
     broker.malote().send(Q, &1).await.unwrap();
@@ -103,7 +103,10 @@ async fn whoever_was_not_asked_does_not_answer_and_a_client_that_is_gone_is_no_f
     bad.reply_to = Some("#".into());
     let to = malote::Address::Queue(malote::QueueName::new(Q).unwrap());
     broker.malote().send_all(vec![(to.clone(), gone), (to, bad)]).await.unwrap();
-    let report = broker.drain(Worker::new(broker.malote(), Q).handle(answer)).await.unwrap();
+    let report = broker.drain(Worker::new(broker.malote(), Q).handle(reply_value)).await.unwrap();
     assert_eq!((report.counts.done, report.counts.dead), (2, 1));
-    assert_eq!(broker.take_dead(Q).await.unwrap()[0].dead.as_ref().unwrap().0, "BadReplyTo");
+    assert_eq!(
+        broker.take_dead_letters(Q).await.unwrap()[0].dead.as_ref().unwrap().0,
+        "BadReplyTo"
+    );
 }

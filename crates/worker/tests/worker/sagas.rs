@@ -1,4 +1,4 @@
-//! Sagas: every step once or every effect taken back, whatever is lost, repeated or broken, at every point.
+//! Sagas: all steps are done once, or all effects are compensated, with a fault at every point.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -18,40 +18,40 @@ struct Order {
     done: Vec<String>,
 }
 
-/// How one step behaves.
+/// The behaviour of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Does {
+enum Behaviour {
     #[default]
     Well,
-    /// Says no, and has done nothing.
+    /// Returns `Failure::dead` without an effect.
     Refuses,
-    /// Has its effect, and fails all the same.
+    /// Has its effect and fails.
     Fails,
-    /// Fails so often, then does well.
+    /// Fails this many times, then succeeds.
     FailsFirst(u32),
-    /// Has its effect, and panics.
+    /// Has its effect and panics.
     Panics,
-    /// Has its effect, and says no to whoever asks again.
+    /// Has its effect, and returns `Failure::dead` if it is called again.
     ActsThenRefuses,
 }
 
-/// The world outside: it knows what was done by its key, as a good service does.
+/// An external service. It recognizes repeated calls by their key.
 #[derive(Default)]
-struct World {
-    /// Effects in their order, each once.
+struct Service {
+    /// Keys of effects, in order. Each key has one effect.
     effects: Vec<String>,
-    /// Calls by key.
+    /// Number of calls by key.
     calls: BTreeMap<String, u32>,
-    does: BTreeMap<&'static str, Does>,
-    /// After so many calls the session is taken from its worker, before or after the effect.
-    breaks: Option<(u32, bool)>,
+    behaviour: BTreeMap<&'static str, Behaviour>,
+    /// Takes the session from its worker at this call, before (false) or after (true) the effect.
+    break_session_at: Option<(u32, bool)>,
     count: u32,
 }
 
-type Shared = Arc<(TestBroker, Mutex<World>)>;
+type Fixture = Arc<(TestBroker, Mutex<Service>)>;
 
-impl World {
-    /// The effect of a key, once.
+impl Service {
+    /// Records a call, and its effect if it is the first one.
     fn effect(&mut self, key: &str) {
         *self.calls.entry(key.to_owned()).or_default() += 1;
         if !self.effects.iter().any(|have| have == key) {
@@ -64,63 +64,64 @@ impl World {
     }
 }
 
-async fn breaks(shared: &Shared, after: bool) {
+async fn break_if_due(fixture: &Fixture, after: bool) {
     let now = {
-        let mut world = shared.1.lock().unwrap();
+        let mut world = fixture.1.lock().unwrap();
         if !after {
             world.count += 1;
         }
-        world.breaks == Some((world.count, after))
+        world.break_session_at == Some((world.count, after))
     };
     if now {
-        shared.1.lock().unwrap().breaks = None;
-        shared.0.break_session(QUEUE, &SessionId::new(ID).unwrap()).await.unwrap();
+        fixture.1.lock().unwrap().break_session_at = None;
+        fixture.0.break_session(QUEUE, &SessionId::new(ID).unwrap()).await.unwrap();
     }
 }
 
-async fn act(shared: &Shared, step: &Step) -> Result<(), Failure> {
-    breaks(shared, false).await;
-    let (does, calls) = {
-        let mut world = shared.1.lock().unwrap();
-        let does = world.does.get(step.name()).copied().unwrap_or_default();
-        let acts = !matches!(does, Does::Refuses | Does::FailsFirst(_)) || step.undoes().is_some();
-        let late = matches!(does, Does::FailsFirst(times) if step.attempt() > times);
-        // What was done before is done: it is known by its key.
+async fn act(fixture: &Fixture, step: &Step) -> Result<(), Failure> {
+    break_if_due(fixture, false).await;
+    let (behaviour, calls) = {
+        let mut world = fixture.1.lock().unwrap();
+        let behaviour = world.behaviour.get(step.name()).copied().unwrap_or_default();
+        let acts = !matches!(behaviour, Behaviour::Refuses | Behaviour::FailsFirst(_))
+            || step.undoes().is_some();
+        let late = matches!(behaviour, Behaviour::FailsFirst(times) if step.attempt() > times);
+        // A repeated key has no further effect.
         if acts || late {
             world.effect(step.key());
         }
-        (does, world.calls.get(step.key()).copied().unwrap_or_default())
+        (behaviour, world.calls.get(step.key()).copied().unwrap_or_default())
     };
-    breaks(shared, true).await;
-    match does {
+    break_if_due(fixture, true).await;
+    match behaviour {
         _ if step.undoes().is_some() => Ok(()),
-        Does::Refuses => Err(Failure::dead("Refused", "never")),
-        Does::Fails => Err(Failure::retry("it failed")),
-        Does::FailsFirst(times) if step.attempt() <= times => Err(Failure::retry("not yet")),
-        Does::Panics => panic!("it cannot"),
-        Does::ActsThenRefuses if calls > 1 => Err(Failure::dead("Refused", "not again")),
-        Does::ActsThenRefuses => Ok(()),
-        Does::Well | Does::FailsFirst(_) => Ok(()),
+        Behaviour::Refuses => Err(Failure::dead("Refused", "this step is refused")),
+        Behaviour::Fails => Err(Failure::retry("the call failed")),
+        Behaviour::FailsFirst(times) if step.attempt() <= times => Err(Failure::retry("not yet")),
+        Behaviour::Panics => panic!("on purpose"),
+        Behaviour::ActsThenRefuses if calls > 1 => Err(Failure::dead("Refused", "not again")),
+        Behaviour::ActsThenRefuses => Ok(()),
+        Behaviour::Well | Behaviour::FailsFirst(_) => Ok(()),
     }
 }
 
-async fn forward(mut order: Order, step: Step, shared: State<Shared>) -> Result<Order, Failure> {
+async fn forward(mut order: Order, step: Step, fixture: State<Fixture>) -> Result<Order, Failure> {
     assert_eq!(step.saga(), ID);
     assert_eq!(step.key(), format!("order:{ID}:{}", step.name()));
-    act(&shared, &step).await?;
+    act(&fixture, &step).await?;
     order.done.push(step.name().to_owned());
     Ok(order)
 }
 
-async fn back(_order: Order, step: Step, shared: State<Shared>) -> Result<(), Failure> {
+async fn back(_order: Order, step: Step, fixture: State<Fixture>) -> Result<(), Failure> {
     assert_eq!(step.key(), format!("order:{ID}:{}:undo", step.name()));
     assert_eq!(step.undoes(), Some(format!("order:{ID}:{}", step.name()).as_str()));
-    // There may be nothing to take back; whatever there is must be there before.
-    let known = shared.1.lock().unwrap().has(step.undoes().unwrap());
-    if known { act(&shared, &step).await } else { Ok(()) }
+    // There may be nothing to undo.
+    let known = fixture.1.lock().unwrap().has(step.undoes().unwrap());
+    if known { act(&fixture, &step).await } else { Ok(()) }
 }
 
-/// The last step follows the pivot, and has no way back.
+/// The last step follows the pivot and has no compensation.
 fn order() -> Saga<Order> {
     Saga::named("order")
         .retry(Retry::at_once(3))
@@ -134,27 +135,27 @@ fn order() -> Saga<Order> {
         .step("tell", forward)
 }
 
-fn worker(shared: &Shared, saga: Saga<Order>) -> Worker {
-    Worker::of_saga(shared.0.malote(), saga).state(shared.clone()).sessions(2)
+fn worker(fixture: &Fixture, saga: Saga<Order>) -> Worker {
+    Worker::of_saga(fixture.0.malote(), saga).state(fixture.clone()).sessions(2)
 }
 
-fn world(does: &[(&'static str, Does)]) -> Shared {
-    let world = World { does: does.iter().copied().collect(), ..World::default() };
+fn world(behaviour: &[(&'static str, Behaviour)]) -> Fixture {
+    let world = Service { behaviour: behaviour.iter().copied().collect(), ..Service::default() };
     Arc::new((TestBroker::new().unwrap(), Mutex::new(world)))
 }
 
-async fn start(shared: &Shared) {
+async fn start(fixture: &Fixture) {
     let order = Order { cents: 900, done: Vec::new() };
-    shared.0.malote().start_saga("order", ID, &order).await.unwrap();
+    fixture.0.malote().start_saga("order", ID, &order).await.unwrap();
 }
 
-async fn run(shared: &Shared, saga: Saga<Order>) -> SagaState {
-    shared.0.drain(worker(shared, saga)).await.unwrap();
-    look(shared).await.expect("it is kept")
+async fn run(fixture: &Fixture, saga: Saga<Order>) -> SagaState {
+    fixture.0.drain(worker(fixture, saga)).await.unwrap();
+    saga_state(fixture).await.expect("finished sagas are kept")
 }
 
-async fn look(shared: &Shared) -> Option<SagaState> {
-    shared.0.malote().saga("order", ID).await.unwrap()
+async fn saga_state(fixture: &Fixture) -> Option<SagaState> {
+    fixture.0.malote().saga("order", ID).await.unwrap()
 }
 
 fn statuses(state: &SagaState) -> Vec<(&str, &str)> {
@@ -165,9 +166,9 @@ fn key(step: &str) -> String {
     format!("order:{ID}:{step}")
 }
 
-/// All steps once and in order; or no effect that was not taken back, the newest first, and each once.
-fn check(shared: &Shared, state: &SagaState, what: &str) {
-    let world = shared.1.lock().unwrap();
+/// Either all steps have one effect each, in order, or all effects are compensated once, in reverse order.
+fn check(fixture: &Fixture, state: &SagaState, what: &str) {
+    let world = fixture.1.lock().unwrap();
     let effects = &world.effects;
     let done: Vec<String> = STEPS.map(key).into();
     match state.status {
@@ -184,105 +185,107 @@ fn check(shared: &Shared, state: &SagaState, what: &str) {
             expected.reverse();
             assert_eq!(undone, expected, "{what}: {effects:?}");
             assert_eq!(forward, done[..forward.len()], "{what}: {effects:?}");
-            // No step began once the way back had.
+            // No step ran after the first compensation.
             let first_undo = effects.iter().position(|key| key.ends_with(":undo"));
             assert_eq!(first_undo.unwrap_or(effects.len()), forward.len(), "{what}: {effects:?}");
         }
-        other => panic!("{what}: it stands still, {other:?}: {state:?}"),
+        other => panic!("{what}: the saga behaviour not end, {other:?}: {state:?}"),
     }
     let keys: BTreeSet<&String> = effects.iter().collect();
     assert_eq!(keys.len(), effects.len());
 }
 
-/// What may happen at the nth place.
+/// A fault at the nth place.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     None,
-    /// The nth settlement does not arrive: the worker died after the effect.
+    /// The nth settlement is lost, as if the worker died after the effect.
     Lose(u32),
-    /// So many messages that are done come again.
+    /// This many completed messages are delivered again.
     Repeat(u32),
-    /// The session is taken at the nth call, before or after its effect.
+    /// The session is taken away at the nth call, before or after its effect.
     Break(u32, bool),
 }
 
-/// Runs a saga with one fault, and tells how many steps and compensations were called.
-async fn with_fault(does: &[(&'static str, Does)], fault: Fault) -> (Shared, SagaState) {
-    let shared = world(does);
-    start(&shared).await;
+/// Runs a saga with one fault.
+async fn with_fault(behaviour: &[(&'static str, Behaviour)], fault: Fault) -> (Fixture, SagaState) {
+    let fixture = world(behaviour);
+    start(&fixture).await;
     match fault {
         Fault::None => {}
-        Fault::Lose(nth) => shared.0.lose_settlement(nth),
-        Fault::Repeat(nth) => shared.0.repeat_messages(nth),
-        Fault::Break(nth, after) => shared.1.lock().unwrap().breaks = Some((nth, after)),
+        Fault::Lose(nth) => fixture.0.lose_settlement(nth),
+        Fault::Repeat(nth) => fixture.0.repeat_messages(nth),
+        Fault::Break(nth, after) => fixture.1.lock().unwrap().break_session_at = Some((nth, after)),
     }
-    // Somebody who hears no answer starts it again.
-    start(&shared).await;
-    let state = run(&shared, order()).await;
-    (shared, state)
+    // A client that got no answer starts the saga again.
+    start(&fixture).await;
+    let state = run(&fixture, order()).await;
+    (fixture, state)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_at_every_point_leaves_all_or_nothing() {
-    let mut ways: Vec<Vec<(&'static str, Does)>> = vec![vec![]];
+async fn a_fault_at_any_point_leaves_all_or_nothing() {
+    let mut behaviours: Vec<Vec<(&'static str, Behaviour)>> = vec![vec![]];
     for step in &STEPS[..3] {
-        ways.push(vec![(step, Does::Refuses)]);
-        ways.push(vec![(step, Does::Fails)]);
-        ways.push(vec![(step, Does::Panics)]);
-        ways.push(vec![(step, Does::FailsFirst(2))]);
+        behaviours.push(vec![(step, Behaviour::Refuses)]);
+        behaviours.push(vec![(step, Behaviour::Fails)]);
+        behaviours.push(vec![(step, Behaviour::Panics)]);
+        behaviours.push(vec![(step, Behaviour::FailsFirst(2))]);
     }
-    ways.push(vec![("tell", Does::FailsFirst(5))]);
+    behaviours.push(vec![("tell", Behaviour::FailsFirst(5))]);
     let mut runs = 0;
-    for does in &ways {
-        let (shared, state) = with_fault(does, Fault::None).await;
-        check(&shared, &state, &format!("{does:?}"));
-        let goes_back =
-            matches!(does.first(), Some((_, Does::Refuses | Does::Fails | Does::Panics)));
+    for behaviour in &behaviours {
+        let (fixture, state) = with_fault(behaviour, Fault::None).await;
+        check(&fixture, &state, &format!("{behaviour:?}"));
+        let goes_back = matches!(
+            behaviour.first(),
+            Some((_, Behaviour::Refuses | Behaviour::Fails | Behaviour::Panics))
+        );
         let expected = if goes_back { SagaStatus::Compensated } else { SagaStatus::Done };
-        assert_eq!(state.status, expected, "{does:?}");
-        let calls: u32 = shared.1.lock().unwrap().count;
-        // Every settlement: one of each call, and the end.
+        assert_eq!(state.status, expected, "{behaviour:?}");
+        let calls: u32 = fixture.1.lock().unwrap().count;
+        // One settlement for each call, and those of the end.
         let mut faults: Vec<Fault> = (1..=calls + 2).map(Fault::Lose).collect();
         faults.extend((1..=2).map(Fault::Repeat));
         for nth in 1..=calls {
             faults.extend([Fault::Break(nth, false), Fault::Break(nth, true)]);
         }
         for fault in faults {
-            let what = format!("{does:?}, {fault:?}");
-            let (shared, state) = with_fault(does, fault).await;
-            check(&shared, &state, &what);
-            // A fault never turns one end into another.
+            let what = format!("{behaviour:?}, {fault:?}");
+            let (fixture, state) = with_fault(behaviour, fault).await;
+            check(&fixture, &state, &what);
+            // A fault behaviour not change the result.
             assert_eq!(state.status, expected, "{what}");
-            assert_eq!(shared.0.held(QUEUE).await.unwrap().dead, 0, "{what}");
+            assert_eq!(fixture.0.counts(QUEUE).await.unwrap().dead, 0, "{what}");
             runs += 1;
         }
     }
     assert!(runs > 150, "{runs}");
 }
 
-/// A worker dies after the effect, and the service says no to the next: nobody told that there is something to take
-/// back, and it is taken back all the same.
+/// A worker dies after the effect, and the service refuses the next call. The effect was never reported, but it must be
+/// compensated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_effect_that_nobody_lived_to_tell_of_is_taken_back() {
+async fn an_effect_that_was_never_reported_is_compensated() {
     let mut went_back = 0;
     for step in &STEPS[..3] {
-        let does = [(*step, Does::ActsThenRefuses)];
+        let behaviour = [(*step, Behaviour::ActsThenRefuses)];
         for nth in 1..=4 {
             for fault in [Fault::Lose(nth), Fault::Break(nth, true)] {
-                let (shared, state) = with_fault(&does, fault).await;
-                check(&shared, &state, &format!("{does:?}, {fault:?}"));
+                let (fixture, state) = with_fault(&behaviour, fault).await;
+                check(&fixture, &state, &format!("{behaviour:?}, {fault:?}"));
                 went_back += u32::from(state.status == SagaStatus::Compensated);
             }
         }
     }
-    assert_eq!(went_back, 3 * 2, "one settlement and one hold lost after the effect of each step");
+    assert_eq!(went_back, 3 * 2, "each step lost one settlement and one session after its effect");
 }
 
 #[tokio::test]
-async fn a_step_that_refuses_is_not_compensated_and_one_in_doubt_is() {
-    let shared = world(&[("charge", Does::Refuses)]);
-    start(&shared).await;
-    let state = run(&shared, order()).await;
+async fn a_refused_step_is_not_compensated_and_a_step_in_doubt_is() {
+    let fixture = world(&[("charge", Behaviour::Refuses)]);
+    start(&fixture).await;
+    let state = run(&fixture, order()).await;
     assert_eq!(
         statuses(&state),
         [
@@ -292,49 +295,49 @@ async fn a_step_that_refuses_is_not_compensated_and_one_in_doubt_is() {
             ("tell", "waiting")
         ]
     );
-    assert_eq!(state.error.as_deref(), Some("charge: Refused: never"));
-    let shared = world(&[("charge", Does::Fails)]);
-    start(&shared).await;
-    let state = run(&shared, order()).await;
+    assert_eq!(state.error.as_deref(), Some("charge: Refused: this step is refused"));
+    let fixture = world(&[("charge", Behaviour::Fails)]);
+    start(&fixture).await;
+    let state = run(&fixture, order()).await;
     assert_eq!(statuses(&state)[1], ("charge", "compensated"));
-    assert_eq!(shared.1.lock().unwrap().calls[&key("charge")], 3);
+    assert_eq!(fixture.1.lock().unwrap().calls[&key("charge")], 3);
 }
 
 #[tokio::test]
-async fn the_same_id_is_one_saga() {
-    let shared = world(&[]);
-    start(&shared).await;
-    start(&shared).await;
-    run(&shared, order()).await;
-    // Long after the window in which the broker knows the message itself.
-    shared.0.advance(Duration::from_secs(3600));
-    start(&shared).await;
-    let state = run(&shared, order()).await;
-    check(&shared, &state, "started three times");
-    let calls = shared.1.lock().unwrap().calls.clone();
+async fn starting_the_same_id_again_has_no_effect() {
+    let fixture = world(&[]);
+    start(&fixture).await;
+    start(&fixture).await;
+    run(&fixture, order()).await;
+    // After the de-duplication window of the queue.
+    fixture.0.advance(Duration::from_secs(3600));
+    start(&fixture).await;
+    let state = run(&fixture, order()).await;
+    check(&fixture, &state, "started three times");
+    let calls = fixture.1.lock().unwrap().calls.clone();
     assert!(calls.values().all(|count| *count == 1), "{calls:?}");
 }
 
 #[tokio::test]
-async fn what_follows_the_pivot_is_tried_until_it_succeeds() {
-    let shared = world(&[("tell", Does::FailsFirst(40))]);
-    start(&shared).await;
-    let mut state = run(&shared, order().retry(Retry::at_once(2))).await;
-    // From the tenth failure on it waits a little, and is to be seen.
+async fn steps_after_the_pivot_are_retried_until_they_succeed() {
+    let fixture = world(&[("tell", Behaviour::FailsFirst(40))]);
+    start(&fixture).await;
+    let mut state = run(&fixture, order().retry(Retry::at_once(2))).await;
+    // From the tenth failure on, the saga waits between attempts.
     assert_eq!(state.steps[3].attempts, 10);
     for _ in 0..30 {
         assert_eq!(state.status, SagaStatus::Running);
-        shared.0.advance(Duration::from_secs(1));
-        state = run(&shared, order().retry(Retry::at_once(2))).await;
+        fixture.0.advance(Duration::from_secs(1));
+        state = run(&fixture, order().retry(Retry::at_once(2))).await;
     }
-    shared.0.advance(Duration::from_secs(1));
-    let state = run(&shared, order()).await;
-    check(&shared, &state, "after the pivot");
+    fixture.0.advance(Duration::from_secs(1));
+    let state = run(&fixture, order()).await;
+    check(&fixture, &state, "after the pivot");
     assert_eq!(state.steps[3].attempts, 40);
 }
 
 #[tokio::test]
-async fn a_pivot_in_doubt_without_compensation_goes_on_until_it_says() {
+async fn a_pivot_in_doubt_without_compensation_is_retried_until_its_result_is_known() {
     async fn first(order: Order) -> Result<Order, Failure> {
         Ok(order)
     }
@@ -347,17 +350,17 @@ async fn a_pivot_in_doubt_without_compensation_goes_on_until_it_says() {
             .pivot()
             .deadline(Duration::from_secs(60))
     };
-    let shared = world(&[("charge", Does::FailsFirst(7))]);
-    start(&shared).await;
-    assert_eq!(run(&shared, saga()).await.status, SagaStatus::Done);
-    // One that says no at once has done nothing.
-    let shared = world(&[("charge", Does::Refuses)]);
-    start(&shared).await;
-    assert_eq!(run(&shared, saga()).await.status, SagaStatus::Compensated);
+    let fixture = world(&[("charge", Behaviour::FailsFirst(7))]);
+    start(&fixture).await;
+    assert_eq!(run(&fixture, saga()).await.status, SagaStatus::Done);
+    // A refused pivot had no effect.
+    let fixture = world(&[("charge", Behaviour::Refuses)]);
+    start(&fixture).await;
+    assert_eq!(run(&fixture, saga()).await.status, SagaStatus::Compensated);
 }
 
 #[tokio::test]
-async fn a_deadline_wakes_what_waits_and_takes_it_back() {
+async fn a_deadline_wakes_a_waiting_saga_and_compensates_it() {
     let saga = || {
         Saga::named("order")
             .retry(Retry::fixed(Duration::from_secs(3600), 10))
@@ -367,21 +370,25 @@ async fn a_deadline_wakes_what_waits_and_takes_it_back() {
             .compensate(back)
             .deadline(Duration::from_secs(60))
     };
-    let shared = world(&[("charge", Does::FailsFirst(100))]);
-    start(&shared).await;
-    let state = run(&shared, saga()).await;
+    let fixture = world(&[("charge", Behaviour::FailsFirst(100))]);
+    start(&fixture).await;
+    let state = run(&fixture, saga()).await;
     assert_eq!((state.status, state.steps[1].attempts), (SagaStatus::Running, 1));
-    shared.0.advance(Duration::from_secs(59));
-    assert_eq!(run(&shared, saga()).await.version, state.version, "nothing happens before");
-    shared.0.advance(Duration::from_secs(2));
-    let state = run(&shared, saga()).await;
+    fixture.0.advance(Duration::from_secs(59));
+    assert_eq!(
+        run(&fixture, saga()).await.version,
+        state.version,
+        "nothing happens before the deadline"
+    );
+    fixture.0.advance(Duration::from_secs(2));
+    let state = run(&fixture, saga()).await;
     assert_eq!(state.status, SagaStatus::Compensated);
-    assert_eq!(state.error.as_deref(), Some("charge: TimedOut: its deadline is over"));
+    assert_eq!(state.error.as_deref(), Some("charge: TimedOut: the deadline has passed"));
     assert_eq!(state.steps[1].status, StepStatus::Compensated);
 }
 
 #[tokio::test]
-async fn the_whole_saga_has_a_deadline_which_a_pivot_ends() {
+async fn the_deadline_of_a_saga_ends_with_its_pivot() {
     let saga = |pivot: bool| {
         let saga = Saga::named("order")
             .retry(Retry::fixed(Duration::from_secs(100), 10))
@@ -392,39 +399,39 @@ async fn the_whole_saga_has_a_deadline_which_a_pivot_ends() {
         saga.step("tell", forward)
     };
     for (pivot, expected) in [(false, SagaStatus::Compensated), (true, SagaStatus::Done)] {
-        let shared = world(&[("tell", Does::FailsFirst(1))]);
-        start(&shared).await;
-        run(&shared, saga(pivot)).await;
-        shared.0.advance(Duration::from_secs(61));
-        run(&shared, saga(pivot)).await;
-        shared.0.advance(Duration::from_secs(100));
-        assert_eq!(run(&shared, saga(pivot)).await.status, expected);
+        let fixture = world(&[("tell", Behaviour::FailsFirst(1))]);
+        start(&fixture).await;
+        run(&fixture, saga(pivot)).await;
+        fixture.0.advance(Duration::from_secs(61));
+        run(&fixture, saga(pivot)).await;
+        fixture.0.advance(Duration::from_secs(100));
+        assert_eq!(run(&fixture, saga(pivot)).await.status, expected);
     }
 }
 
 #[tokio::test]
-async fn a_saga_that_is_over_is_kept_for_a_while() {
-    let shared = world(&[]);
-    start(&shared).await;
+async fn a_finished_saga_is_kept_for_some_time() {
+    let fixture = world(&[]);
+    start(&fixture).await;
     let saga = || order().keep(Duration::from_secs(1000));
-    run(&shared, saga()).await;
-    shared.0.advance(Duration::from_secs(999));
-    shared.0.drain(worker(&shared, saga())).await.unwrap();
-    assert!(look(&shared).await.is_some());
-    shared.0.advance(Duration::from_secs(2));
-    shared.0.drain(worker(&shared, saga())).await.unwrap();
-    assert!(look(&shared).await.is_none());
-    let held = shared.0.held(QUEUE).await.unwrap();
-    assert_eq!((held.ready, held.locked, held.delayed, held.dead), (0, 0, 0, 0));
-    // Then its id can be used anew.
-    start(&shared).await;
-    assert_eq!(run(&shared, saga()).await.status, SagaStatus::Done);
+    run(&fixture, saga()).await;
+    fixture.0.advance(Duration::from_secs(999));
+    fixture.0.drain(worker(&fixture, saga())).await.unwrap();
+    assert!(saga_state(&fixture).await.is_some());
+    fixture.0.advance(Duration::from_secs(2));
+    fixture.0.drain(worker(&fixture, saga())).await.unwrap();
+    assert!(saga_state(&fixture).await.is_none());
+    let counts = fixture.0.counts(QUEUE).await.unwrap();
+    assert_eq!((counts.ready, counts.locked, counts.delayed, counts.dead), (0, 0, 0, 0));
+    // The id can be used again now.
+    start(&fixture).await;
+    assert_eq!(run(&fixture, saga()).await.status, SagaStatus::Done);
 }
 
 #[tokio::test]
-async fn sagas_are_seen_while_they_run() {
-    let shared = world(&[("charge", Does::FailsFirst(1))]);
-    let malote = shared.0.malote();
+async fn the_state_of_running_sagas_can_be_read() {
+    let fixture = world(&[("charge", Behaviour::FailsFirst(1))]);
+    let malote = fixture.0.malote();
     for n in 0..30 {
         malote.start_saga("other", &format!("s{n}"), &n).await.unwrap();
     }
@@ -432,7 +439,7 @@ async fn sagas_are_seen_while_they_run() {
         Ok(n)
     }
     let other = Saga::named("other").step("one", same).step("two", same);
-    shared.0.drain(Worker::of_saga(malote, other)).await.unwrap();
+    fixture.0.drain(Worker::of_saga(malote, other)).await.unwrap();
     let mut seen = BTreeSet::new();
     let mut from = Some(0);
     while let Some(at) = from {
@@ -445,11 +452,11 @@ async fn sagas_are_seen_while_they_run() {
         from = page.next;
     }
     assert_eq!(seen.len(), 30);
-    // One that waits for its next attempt is seen with its last error.
-    start(&shared).await;
+    // A saga that waits for its next attempt shows its last error.
+    start(&fixture).await;
     let slow = Retry::fixed(Duration::from_secs(60), 3);
     let saga = Saga::named("order").step("reserve", forward).step("charge", forward).retry(slow);
-    let state = run(&shared, saga).await;
+    let state = run(&fixture, saga).await;
     assert_eq!(state.status, SagaStatus::Running);
     let current = state.current().unwrap();
     assert_eq!((current.name.as_str(), current.attempts), ("charge", 1));
@@ -457,61 +464,66 @@ async fn sagas_are_seen_while_they_run() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused_when_the_worker_starts() {
+async fn invalid_sagas_are_refused_at_start() {
     let broker = TestBroker::new().unwrap();
     let refused =
         async |saga: Saga<Order>| match Worker::of_saga(broker.malote(), saga).start().await {
             Err(Error::Settings(text)) => text,
-            _ => panic!("it was not refused"),
+            _ => panic!("the saga was not refused"),
         };
     assert!(refused(Saga::named("order")).await.contains("has no steps"));
-    assert!(refused(Saga::named("order").compensate(back)).await.contains("behind a step"));
+    assert!(refused(Saga::named("order").compensate(back)).await.contains("must follow a step"));
     let twice = Saga::named("order").step("a", forward).step("a", forward);
     assert!(refused(twice).await.contains("two steps `a`"));
     let after = Saga::named("order").step("a", forward).pivot().step("b", forward).compensate(back);
-    assert!(refused(after).await.contains("never be compensated"));
+    assert!(refused(after).await.contains("compensation that never runs"));
     let retries = Worker::of_saga(broker.malote(), order()).retry(Retry::never()).start().await;
-    assert!(matches!(retries, Err(Error::Settings(text)) if text.contains("said with the saga")));
+    assert!(
+        matches!(retries, Err(Error::Settings(text)) if text.contains("set it with the `Saga`"))
+    );
 }
 
 #[tokio::test]
-async fn data_that_is_too_large_is_a_failure_and_not_a_loop() {
+async fn data_that_is_too_large_is_a_failed_attempt() {
     async fn grow(mut order: Order) -> Result<Order, Failure> {
         order.done.push("x".repeat(200 << 10));
         Ok(order)
     }
-    let shared = world(&[]);
-    start(&shared).await;
+    let fixture = world(&[]);
+    start(&fixture).await;
     let saga = Saga::named("order")
         .retry(Retry::at_once(2))
         .step("reserve", forward)
         .compensate(back)
         .step("grow", grow);
-    let state = run(&shared, saga).await;
+    let state = run(&fixture, saga).await;
     assert_eq!(state.status, SagaStatus::Compensated);
-    assert!(state.error.as_deref().is_some_and(|error| error.contains("may have")), "{state:?}");
+    assert!(
+        state.error.as_deref().is_some_and(|error| error.contains("the limit is")),
+        "{state:?}"
+    );
     let large = Order { cents: 1, done: vec!["x".repeat(200 << 10)] };
-    assert!(shared.0.malote().start_saga("order", "18", &large).await.is_err());
+    assert!(fixture.0.malote().start_saga("order", "18", &large).await.is_err());
 }
 
 #[tokio::test]
-async fn a_worker_without_the_step_leaves_it_to_another() {
-    let shared = world(&[]);
-    start(&shared).await;
-    let short = Saga::named("order").step("reserve", forward).compensate(back);
-    // Started by a newer worker, whose plan is written down.
-    shared.1.lock().unwrap().does.insert("charge", Does::FailsFirst(1));
-    let held = Saga::named("order")
+async fn a_worker_without_the_next_step_leaves_the_saga_to_another() {
+    let fixture = world(&[]);
+    start(&fixture).await;
+    let older = Saga::named("order").step("reserve", forward).compensate(back);
+    // A newer worker has started the saga, and its steps are stored.
+    fixture.1.lock().unwrap().behaviour.insert("charge", Behaviour::FailsFirst(1));
+    let newer = Saga::named("order")
         .step("reserve", forward)
         .compensate(back)
         .step("charge", forward)
         .retry(Retry::fixed(Duration::from_secs(10), 3));
-    assert_eq!(run(&shared, held).await.status, SagaStatus::Running);
-    shared.0.advance(Duration::from_secs(10));
-    let state = run(&shared, short).await;
+    assert_eq!(run(&fixture, newer).await.status, SagaStatus::Running);
+    fixture.0.advance(Duration::from_secs(10));
+    let state = run(&fixture, older).await;
     assert_eq!(state.status, SagaStatus::Running);
-    shared.0.advance(Duration::from_secs(30));
+    fixture.0.advance(Duration::from_secs(30));
     let both =
         Saga::named("order").step("reserve", forward).compensate(back).step("charge", forward);
-    assert_eq!(run(&shared, both).await.status, SagaStatus::Done);
+    assert_eq!(run(&fixture, both).await.status, SagaStatus::Done);
 }

@@ -1,4 +1,4 @@
-//! Sessions: in order, one at a time, in turn; what a failing head does to the rest.
+//! Sessions: handled in order and one message at a time, and served in turn.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,8 +8,10 @@ use std::time::Duration;
 use malote::testing::TestBroker;
 use malote::{
     Address, Attempt, Failure, Message, Outcome, QueueName, QueueSpec, Retry, Session, SessionId,
-    SessionState, Sessions, State, Worker,
+    SessionOptions, SessionState, State, Worker,
 };
+
+use crate::until;
 
 const Q: &str = "orders";
 
@@ -28,64 +30,70 @@ fn message(session: &str, body: &str) -> (Address, Message) {
     (to, Message { session, body, ..Message::default() })
 }
 
-/// What was begun, in this order.
+/// The session and body of each started message, in order.
 type Seen = Arc<Mutex<Vec<(String, String)>>>;
 
 fn of<'a>(seen: &'a [(String, String)], session: &str) -> Vec<&'a str> {
     seen.iter().filter(|(of, _)| of == session).map(|(_, body)| body.as_str()).collect()
 }
 
-/// One hot session, a thousand cold ones and eight slots: nobody starves, and order holds.
+/// One busy session, a thousand quiet ones and eight slots.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hot_session_does_not_starve_cold_ones() {
-    const HOT: usize = 100_000;
-    const COLD: usize = 1_000;
+async fn a_busy_session_does_not_starve_quiet_ones() {
+    const BUSY: usize = 100_000;
+    const QUIET: usize = 1_000;
     let broker = broker().await;
-    let hot: Vec<_> = (0..HOT).map(|n| message("hot", &n.to_string())).collect();
-    for some in hot.chunks(4000) {
+    let busy: Vec<_> = (0..BUSY).map(|n| message("busy", &n.to_string())).collect();
+    for some in busy.chunks(4000) {
         broker.malote().send_all(some.to_vec()).await.unwrap();
     }
-    let cold = (0..COLD).map(|n| message(&format!("cold-{n}"), "0")).collect();
-    broker.malote().send_all(cold).await.unwrap();
-    async fn take(
+    let quiet = (0..QUIET).map(|n| message(&format!("quiet-{n}"), "0")).collect();
+    broker.malote().send_all(quiet).await.unwrap();
+    async fn handle_message(
         text: String,
         Session(session): Session,
         seen: State<Seen>,
-        cold: State<Arc<AtomicUsize>>,
+        quiet: State<Arc<AtomicUsize>>,
     ) {
-        let is_hot = session.as_str() == "hot";
-        let is_second_turn = is_hot && text.parse::<usize>().unwrap() >= 64;
+        let is_busy = session.as_str() == "busy";
+        let is_second_quantum = is_busy && text.parse::<usize>().unwrap() >= 64;
         seen.lock().unwrap().push((session.as_str().to_owned(), text));
-        let begun = cold.fetch_add(usize::from(!is_hot), Ordering::SeqCst) + usize::from(!is_hot);
-        // While cold ones wait, work takes some time; afterwards there is only the hot one left. At its second turn all
-        // cold ones are in hand: those whose threads do not run just now have time to begin.
-        if begun < COLD {
-            let ms = if is_second_turn { 50 } else { 1 };
+        let begun =
+            quiet.fetch_add(usize::from(!is_busy), Ordering::SeqCst) + usize::from(!is_busy);
+        // Handlers take some time while quiet sessions wait. At the second quantum of the busy session, all quiet
+        // sessions are held, and those that have not started get more time.
+        if begun < QUIET {
+            let ms = if is_second_quantum { 50 } else { 1 };
             tokio::time::sleep(Duration::from_millis(ms)).await;
         }
     }
     let seen = Seen::default();
-    let worker = Worker::new(broker.malote(), Q).handle(take).sessions(8).state(seen.clone());
+    let worker =
+        Worker::new(broker.malote(), Q).handle(handle_message).sessions(8).state(seen.clone());
     let worker = worker.state(Arc::new(AtomicUsize::new(0)));
     let report = broker.drain(worker).await.unwrap();
-    assert_eq!(report.counts.done as usize, HOT + COLD);
+    assert_eq!(report.counts.done as usize, BUSY + QUIET);
     let seen = seen.lock().unwrap();
-    let hot_at: Vec<usize> = (0..seen.len()).filter(|&at| seen[at].0 == "hot").take(129).collect();
-    let last_cold = seen.iter().rposition(|(session, _)| session != "hot").unwrap();
-    assert!(last_cold < hot_at[128], "a cold message began after the hot session's 129th");
-    let expected: Vec<String> = (0..HOT).map(|n| n.to_string()).collect();
-    assert_eq!(of(&seen, "hot"), expected);
+    let busy_at: Vec<usize> =
+        (0..seen.len()).filter(|&at| seen[at].0 == "busy").take(129).collect();
+    let last_quiet = seen.iter().rposition(|(session, _)| session != "busy").unwrap();
+    assert!(
+        last_quiet < busy_at[128],
+        "a quiet session started after the 129th message of the busy session"
+    );
+    let expected: Vec<String> = (0..BUSY).map(|n| n.to_string()).collect();
+    assert_eq!(of(&seen, "busy"), expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sessions_are_in_order_and_never_twice_at_once() {
+async fn sessions_are_handled_in_order_and_by_one_slot_at_a_time() {
     let broker = broker().await;
     for n in 0..20 {
         let all = (0..50).map(|s| message(&format!("s{s}"), &n.to_string())).collect();
         broker.malote().send_all(all).await.unwrap();
     }
     type Running = Arc<Mutex<HashMap<String, Vec<String>>>>;
-    async fn take(
+    async fn handle_message(
         text: String,
         Session(session): Session,
         Attempt(attempt): Attempt,
@@ -93,10 +101,13 @@ async fn sessions_are_in_order_and_never_twice_at_once() {
         now: State<Arc<Mutex<std::collections::HashSet<String>>>>,
     ) -> Result<(), Failure> {
         let session = session.as_str().to_owned();
-        assert!(now.lock().unwrap().insert(session.clone()), "{session} runs twice at once");
+        assert!(
+            now.lock().unwrap().insert(session.clone()),
+            "{session} is handled twice at the same time"
+        );
         tokio::task::yield_now().await;
         now.lock().unwrap().remove(&session);
-        // Some fail the first time.
+        // Some messages fail at the first attempt.
         if attempt == 1 && text.ends_with('7') {
             return Err(Failure::retry("not yet"));
         }
@@ -105,7 +116,7 @@ async fn sessions_are_in_order_and_never_twice_at_once() {
     }
     let done = Running::default();
     let worker = Worker::new(broker.malote(), Q)
-        .handle(take)
+        .handle(handle_message)
         .sessions(16)
         .retry(Retry::at_once(3))
         .state(done.clone())
@@ -118,11 +129,11 @@ async fn sessions_are_in_order_and_never_twice_at_once() {
 }
 
 #[tokio::test]
-async fn a_head_that_waits_holds_its_session_and_nobody_else() {
+async fn a_waiting_retry_holds_back_its_own_session_only() {
     let broker = broker().await;
     let all = [("a", "1"), ("a", "2"), ("b", "1"), ("b", "2")];
     broker.malote().send_all(all.map(|(s, b)| message(s, b)).to_vec()).await.unwrap();
-    async fn take(
+    async fn handle_message(
         text: String,
         Session(session): Session,
         Attempt(attempt): Attempt,
@@ -135,7 +146,8 @@ async fn a_head_that_waits_holds_its_session_and_nobody_else() {
         Ok(())
     }
     let seen = Seen::default();
-    let make = || Worker::new(broker.malote(), Q).handle(take).sessions(1).state(seen.clone());
+    let make =
+        || Worker::new(broker.malote(), Q).handle(handle_message).sessions(1).state(seen.clone());
     broker.drain(make()).await.unwrap();
     {
         let seen = seen.lock().unwrap();
@@ -147,25 +159,26 @@ async fn a_head_that_waits_holds_its_session_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_dead_head_makes_way() {
+async fn a_dead_lettered_message_does_not_hold_back_its_session() {
     let broker = broker().await;
     broker.malote().send_all(["1", "2"].map(|b| message("a", b)).to_vec()).await.unwrap();
-    async fn take(text: String, seen: State<Seen>) -> Outcome {
+    async fn handle_message(text: String, seen: State<Seen>) -> Outcome {
         seen.lock().unwrap().push(("a".into(), text.clone()));
         match text.as_str() {
-            "1" => Outcome::Dead { reason: "Bad".into(), text: "it is one".into() },
+            "1" => Outcome::Dead { reason: "Bad".into(), text: "the body is 1".into() },
             _ => Outcome::Done,
         }
     }
     let seen = Seen::default();
-    let worker = Worker::new(broker.malote(), Q).handle(take).sessions(1).state(seen.clone());
+    let worker =
+        Worker::new(broker.malote(), Q).handle(handle_message).sessions(1).state(seen.clone());
     let counts = broker.drain(worker).await.unwrap().counts;
     assert_eq!((counts.dead, counts.done), (1, 1));
     assert_eq!(of(&seen.lock().unwrap(), "a"), ["1", "2"]);
 }
 
 #[tokio::test]
-async fn a_state_changes_with_its_message_or_not_at_all() {
+async fn a_session_state_changes_only_with_its_settlement() {
     let broker = broker().await;
     broker.malote().send_all(["1", "2", "3"].map(|b| message("a", b)).to_vec()).await.unwrap();
     async fn sum(
@@ -193,28 +206,26 @@ async fn a_state_changes_with_its_message_or_not_at_all() {
     assert_eq!((counts.done, counts.retried, counts.panicked, counts.lost), (3, 3, 0, 1));
 }
 
-/// An idle session is waited for, but not while another one is ready.
 #[tokio::test]
-async fn an_idle_session_makes_way_at_once() {
+async fn an_idle_session_gives_its_slot_to_a_ready_one_at_once() {
     let broker = broker().await;
-    async fn take(text: String, Session(session): Session, seen: State<Seen>) {
+    async fn handle_message(text: String, Session(session): Session, seen: State<Seen>) {
         seen.lock().unwrap().push((session.as_str().to_owned(), text));
     }
     let seen = Seen::default();
     let hour = Duration::from_secs(3600);
-    let sessions = Sessions { max: 1, receive_wait: hour, idle: hour, ..Sessions::default() };
-    let worker = Worker::new(broker.malote(), Q).handle(take).with_sessions(sessions);
+    let options =
+        SessionOptions { max: 1, receive_wait: hour, idle: hour, ..SessionOptions::default() };
+    let worker = Worker::new(broker.malote(), Q).handle(handle_message).with_sessions(options);
     let running = worker.state(seen.clone()).start().await.unwrap();
     for session in ["a", "b", "a", "c"] {
         broker.malote().send_all(vec![message(session, "x")]).await.unwrap();
-        let until = tokio::time::Instant::now() + Duration::from_secs(60);
-        while running.counts().done < seen.lock().unwrap().len() as u64 || {
-            let last = seen.lock().unwrap().last().map(|(of, _)| of.clone());
-            last.as_deref() != Some(session)
-        } {
-            assert!(tokio::time::Instant::now() < until, "{session} waits for an idle session");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until(&format!("{session} is handled"), async || {
+            let seen = seen.lock().unwrap();
+            let is_last = seen.last().is_some_and(|(of, _)| of == session);
+            is_last && running.counts().done == seen.len() as u64
+        })
+        .await;
     }
     running.stop();
     assert_eq!(running.ended().await.unwrap().counts.done, 4);

@@ -1,4 +1,4 @@
-//! Slots that follow what there is to do.
+//! The number of slots follows the load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,25 +14,25 @@ use crate::until;
 
 const Q: &str = "jobs";
 
-/// Handlers wait here until they are let through.
-struct Door {
+/// Handlers wait here until the test releases them.
+struct Gate {
     open: Semaphore,
-    inside: AtomicUsize,
-    most: AtomicUsize,
+    waiting: AtomicUsize,
+    waiting_max: AtomicUsize,
 }
 
-impl Door {
+impl Gate {
     fn new() -> Arc<Self> {
-        let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Arc::new(Self { open: Semaphore::new(0), inside, most })
+        let (waiting, waiting_max) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(Self { open: Semaphore::new(0), waiting, waiting_max })
     }
 }
 
-async fn wait(door: State<Arc<Door>>) {
-    let inside = door.inside.fetch_add(1, Ordering::SeqCst) + 1;
-    door.most.fetch_max(inside, Ordering::SeqCst);
-    door.open.acquire().await.unwrap().forget();
-    door.inside.fetch_sub(1, Ordering::SeqCst);
+async fn wait(gate: State<Arc<Gate>>) {
+    let waiting = gate.waiting.fetch_add(1, Ordering::SeqCst) + 1;
+    gate.waiting_max.fetch_max(waiting, Ordering::SeqCst);
+    gate.open.acquire().await.unwrap().forget();
+    gate.waiting.fetch_sub(1, Ordering::SeqCst);
 }
 
 fn quick() -> Scale {
@@ -47,31 +47,31 @@ async fn queue(sessions: Sessions) -> TestBroker {
     broker
 }
 
-async fn start(broker: &TestBroker, door: &Arc<Door>, sessions: bool) -> Running {
-    let worker = Worker::new(broker.malote(), Q).state(door.clone()).handle(wait).scale(quick());
+async fn start(broker: &TestBroker, gate: &Arc<Gate>, sessions: bool) -> Running {
+    let worker = Worker::new(broker.malote(), Q).state(gate.clone()).handle(wait).scale(quick());
     let worker = if sessions { worker.sessions(1..=5) } else { worker.slots(1..=5) };
     worker.start().await.unwrap()
 }
 
-/// One, then as many as there may be, then one again; and all is handled.
-async fn come_and_go(broker: TestBroker, sessions: bool) {
-    let door = Door::new();
-    let running = start(&broker, &door, sessions).await;
+/// Starts with one slot, grows to the maximum and shrinks to one again. All messages are handled.
+async fn grow_and_shrink(broker: TestBroker, sessions: bool) {
+    let gate = Gate::new();
+    let running = start(&broker, &gate, sessions).await;
     assert_eq!(running.slots(), 1);
     for n in 0..30 {
         let sending = broker.malote().send_text(Q, "x");
         let sending = if sessions { sending.session(format!("s{n}")) } else { sending };
         sending.await.unwrap();
     }
-    until("five at once", async || door.inside.load(Ordering::SeqCst) == 5).await;
+    until("five running handlers", async || gate.waiting.load(Ordering::SeqCst) == 5).await;
     assert_eq!(running.slots(), 5);
     let expected = if sessions { Reason::Sessions } else { Reason::Waiting };
     assert_eq!(running.metrics().scaled.unwrap().reason, expected);
-    door.open.add_permits(30);
-    until("the end of work", async || running.counts().done == 30).await;
+    gate.open.add_permits(30);
+    until("all messages are done", async || running.counts().done == 30).await;
     until("one slot", async || running.slots() == 1).await;
-    assert_eq!(door.most.load(Ordering::SeqCst), 5);
-    // The one that is left still works, and alone.
+    assert_eq!(gate.waiting_max.load(Ordering::SeqCst), 5);
+    // The remaining slot still works.
     for _ in 0..2 {
         let sending = broker.malote().send_text(Q, "x");
         if sessions {
@@ -80,42 +80,42 @@ async fn come_and_go(broker: TestBroker, sessions: bool) {
             sending.await.unwrap()
         };
     }
-    until("another one", async || door.inside.load(Ordering::SeqCst) == 1).await;
-    door.open.add_permits(2);
-    until("the last ones", async || running.counts().done == 32).await;
+    until("one running handler", async || gate.waiting.load(Ordering::SeqCst) == 1).await;
+    gate.open.add_permits(2);
+    until("the last messages are done", async || running.counts().done == 32).await;
     running.stop();
     running.ended().await.unwrap();
 }
 
 #[tokio::test]
-async fn slots_come_with_messages_and_go_without() {
-    come_and_go(queue(Sessions::None).await, false).await;
+async fn slots_follow_waiting_messages() {
+    grow_and_shrink(queue(Sessions::None).await, false).await;
 }
 
 #[tokio::test]
-async fn slots_come_with_sessions_and_go_without() {
-    come_and_go(queue(Sessions::Dynamic).await, true).await;
+async fn slots_follow_sessions_with_work() {
+    grow_and_shrink(queue(Sessions::Dynamic).await, true).await;
 }
 
 #[tokio::test]
-async fn a_number_is_that_number() {
-    let (broker, door) = (queue(Sessions::None).await, Door::new());
-    let worker = Worker::new(broker.malote(), Q).state(door.clone()).handle(wait).slots(3);
+async fn a_fixed_number_of_slots_does_not_change() {
+    let (broker, gate) = (queue(Sessions::None).await, Gate::new());
+    let worker = Worker::new(broker.malote(), Q).state(gate.clone()).handle(wait).slots(3);
     let running = worker.scale(quick()).start().await.unwrap();
     for _ in 0..10 {
         broker.malote().send_text(Q, "x").await.unwrap();
     }
-    until("three at once", async || door.inside.load(Ordering::SeqCst) == 3).await;
+    until("three running handlers", async || gate.waiting.load(Ordering::SeqCst) == 3).await;
     assert_eq!((running.slots(), running.metrics().scaled), (3, None));
-    door.open.add_permits(10);
-    until("all", async || running.counts().done == 10).await;
-    assert_eq!(door.most.load(Ordering::SeqCst), 3);
+    gate.open.add_permits(10);
+    until("all messages are done", async || running.counts().done == 10).await;
+    assert_eq!(gate.waiting_max.load(Ordering::SeqCst), 3);
 }
 
 #[tokio::test]
 async fn no_slots_are_added_while_a_breaker_is_open() {
     async fn fails() -> Result<(), Failure> {
-        Err(Failure::of_dependency("bank", "it is closed"))
+        Err(Failure::of_dependency("bank", "the bank is down"))
     }
     let broker = queue(Sessions::None).await;
     let scale = Scale { waiting_each: 50, ..quick() };
@@ -127,33 +127,33 @@ async fn no_slots_are_added_while_a_breaker_is_open() {
             broker.malote().send_text(Q, "x").await.unwrap();
         }
     };
-    // Too few to need another slot, and enough to open the breaker.
+    // Enough messages to open the breaker, but not for another slot.
     send(10).await;
-    until("the breaker", async || !running.is_taking()).await;
+    until("the breaker opens", async || !running.is_fetching()).await;
     send(200).await;
     let reason = || running.metrics().scaled.map(|scaled| scaled.reason);
-    until("its reason", async || reason() == Some(Reason::Breaker)).await;
+    until("the breaker is the reason", async || reason() == Some(Reason::Breaker)).await;
     assert_eq!(running.metrics().breakers[0].state, malote::BreakerState::Open);
-    // It would have grown several times by now.
+    // Long enough for several changes without the breaker.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!((running.slots(), reason()), (1, Some(Reason::Breaker)));
-    // What was not begun has no failure.
-    let held = broker.held(Q).await.unwrap();
-    assert_eq!((held.dead, running.counts().started), (0, 10));
+    // Messages that were not started have no failed attempt.
+    let counts = broker.counts(Q).await.unwrap();
+    assert_eq!((counts.dead, running.counts().started), (0, 10));
 }
 
 #[tokio::test]
-async fn bounds_that_cannot_be_are_refused() {
+async fn invalid_bounds_are_refused() {
     let broker = queue(Sessions::None).await;
     for bad in [Bounds { min: 0, max: 3 }, Bounds { min: 3, max: 2 }, Bounds::from(1_000_000)] {
         let worker = Worker::new(broker.malote(), Q).handle(async || ()).slots(bad);
         let Err(error) = worker.start().await else { panic!("{bad} was accepted") };
-        assert!(error.to_string().contains("slots must be"), "{error}");
+        assert!(error.to_string().contains("number of slots"), "{error}");
     }
 }
 
 #[tokio::test]
-async fn metrics_tell_what_happened() {
+async fn metrics_count_outcomes() {
     let broker = queue(Sessions::None).await;
     for n in 0..4 {
         broker.malote().send_text(Q, n.to_string()).await.unwrap();
@@ -162,7 +162,8 @@ async fn metrics_tell_what_happened() {
         if text == "3" { Err(Failure::dead("No", "no")) } else { Ok(()) }
     }
     let running = Worker::new(broker.malote(), Q).handle(handle).slots(2).start().await.unwrap();
-    until("all", async || running.counts().done + running.counts().dead == 4).await;
+    until("all messages are settled", async || running.counts().done + running.counts().dead == 4)
+        .await;
     let metrics = running.metrics();
     assert_eq!((metrics.times.count(), metrics.slots, metrics.taking), (4, 2, true));
     let page = metrics.render(malote::metrics::Format::OpenMetrics);
@@ -173,7 +174,7 @@ async fn metrics_tell_what_happened() {
         "malote_worker_slots{queue=\"jobs\"} 2\n",
         "# EOF\n",
     ] {
-        assert!(page.contains(line), "{line} is not in\n{page}");
+        assert!(page.contains(line), "{line} is missing in\n{page}");
     }
     running.stop();
     running.ended().await.unwrap();

@@ -1,4 +1,4 @@
-// Administration: queues, topics, subscriptions and rules. The server asks for keys and has a certificate.
+// Administration: queues, topics, subscriptions and rules. The server has keys and a certificate.
 
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
@@ -50,7 +50,7 @@ async function a_queue_has_the_defaults_of_the_service() {
   await fails("MessageEntityNotFoundError", () => a.deleteQueue(queue));
 }
 
-async function every_property_of_a_queue_comes_back() {
+async function every_property_of_a_queue_is_returned() {
   const [queue, target] = [name(), name("target")];
   await a.createQueue(target);
   const asked = {
@@ -80,7 +80,7 @@ async function every_property_of_a_queue_comes_back() {
   assert.deepEqual([changed.forwardTo, changed.maxDeliveryCount, changed.lockDuration], [undefined, 9, "PT45S"]);
 }
 
-async function refusals_have_the_codes_of_the_client() {
+async function refusals_have_client_error_codes() {
   const queue = name();
   const made = await a.createQueue(queue);
   const exists = await fails("MessageEntityAlreadyExistsError", () => a.createQueue(queue));
@@ -203,13 +203,13 @@ async function counts_are_those_of_the_messages() {
   await bus.close();
 }
 
-async function the_namespace_says_what_it_is() {
+async function the_namespace_describes_itself() {
   const told = await a.getNamespaceProperties();
   assert.deepEqual([told.name, told.messagingSku], ["localhost", "Standard"]);
 }
 
-async function tls_and_the_amqp_port_will_do() {
-  // As it comes: the client speaks TLS, and node trusts the certificate by NODE_EXTRA_CA_CERTS.
+async function tls_and_the_amqp_port_work() {
+  // With default settings: the client uses TLS, and Node trusts the certificate because of NODE_EXTRA_CA_CERTS.
   for (const at of [ADMIN, AMQP]) {
     const over_tls = new ServiceBusAdministrationClient(connection(at, ...ROOT));
     assert.equal((await over_tls.getQueue("configured")).maxDeliveryCount, 3);
@@ -219,12 +219,12 @@ async function tls_and_the_amqp_port_will_do() {
 
 await main(
   a_queue_has_the_defaults_of_the_service,
-  every_property_of_a_queue_comes_back,
-  refusals_have_the_codes_of_the_client,
+  every_property_of_a_queue_is_returned,
+  refusals_have_client_error_codes,
   lists_are_paged,
   topics_and_subscriptions,
   rules_of_every_kind,
   counts_are_those_of_the_messages,
-  the_namespace_says_what_it_is,
-  tls_and_the_amqp_port_will_do,
+  the_namespace_describes_itself,
+  tls_and_the_amqp_port_work,
 );

@@ -1,13 +1,13 @@
-// What a generic AMQP 1.0 client gets, by rhea: browsing, selectors, dynamic nodes.
+// A generic AMQP 1.0 client (rhea): browsing, selectors, dynamic nodes.
 
 import assert from "node:assert/strict";
 
 import { AMQP, PATIENCE, main, queue, rhea } from "./harness.mjs";
 
-// The next event of this name, or its failure.
+// Waits for the next event of this name, or for a failure.
 function event(emitter, name, failure) {
   return new Promise((done, fail) => {
-    const timer = setTimeout(() => fail(new Error(`${name} does not come`)), PATIENCE);
+    const timer = setTimeout(() => fail(new Error(`timeout waiting for ${name}`)), PATIENCE);
     emitter.once(name, (context) => (clearTimeout(timer), done(context)));
     if (failure) emitter.once(failure, (context) => (clearTimeout(timer), fail(context)));
   });
@@ -36,7 +36,7 @@ async function send(connection, address, ...messages) {
   sender.close();
 }
 
-// What there is, until a drain ends.
+// Receives all messages, until a drain ends.
 async function drained(connection, source, credit = 100) {
   const receiver = connection.open_receiver({ source, credit_window: 0, autoaccept: true });
   const bodies = [];
@@ -49,7 +49,7 @@ async function drained(connection, source, credit = 100) {
   return { bodies, source: receiver.remote.attach.source };
 }
 
-async function a_browser_leaves_what_it_sees() {
+async function a_browser_changes_nothing() {
   const name = await queue();
   await with_connection(async (connection) => {
     await send(connection, name, { body: "1" }, { body: "2" });
@@ -77,7 +77,7 @@ async function a_selector_is_applied_or_refused() {
   });
 }
 
-async function a_dynamic_node_takes_replies() {
+async function a_dynamic_node_receives_replies() {
   const name = await queue();
   await with_connection(async (client) => {
     await with_connection(async (server) => {
@@ -93,4 +93,4 @@ async function a_dynamic_node_takes_replies() {
   });
 }
 
-await main(a_browser_leaves_what_it_sees, a_selector_is_applied_or_refused, a_dynamic_node_takes_replies);
+await main(a_browser_changes_nothing, a_selector_is_applied_or_refused, a_dynamic_node_receives_replies);

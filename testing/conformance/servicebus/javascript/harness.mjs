@@ -1,4 +1,4 @@
-// What the conformance programs share: where the server is, and queues of their own.
+// What the conformance programs share: the server's address, and new queues.
 
 import { randomUUID } from "node:crypto";
 import { createRequire } from "node:module";
@@ -6,25 +6,25 @@ import { join, resolve } from "node:path";
 
 const require = createRequire(join(resolve(process.env.MALOTE_MODULES), "node_modules", "x.js"));
 export const { ServiceBusClient, ServiceBusAdministrationClient } = require("@azure/service-bus");
-// The AMQP 1.0 library below it, by itself.
+// The underlying AMQP 1.0 library.
 export const rhea = require("rhea");
 
 export const AMQP = process.env.MALOTE_AMQP_AT;
 export const ADMIN = process.env.MALOTE_ADMIN_AT;
 const HTTP = process.env.MALOTE_HTTP_AT;
-// The longest that a correct server may take on a slow machine.
+// The timeout for a correct server on a slow machine.
 export const PATIENCE = 20_000;
 
 export function connection(at = AMQP, name = "RootManageSharedAccessKey", key = "SAS_KEY_VALUE") {
   return `Endpoint=sb://${at};SharedAccessKeyName=${name};SharedAccessKey=${key};UseDevelopmentEmulator=true;`;
 }
 
-// A client that does not try again by itself: what goes wrong is seen.
+// A client without retries, so that errors are seen.
 function client(options = {}) {
   return new ServiceBusClient(connection(), { retryOptions: { maxRetries: 0, ...options } });
 }
 
-// An administration client that speaks plain HTTP: what a user writes for a server without a certificate.
+// An administration client that uses plain HTTP, for a server without a certificate.
 export function admin(at = ADMIN, ...key) {
   const made = new ServiceBusAdministrationClient(connection(at, ...key), { retryOptions: { maxRetries: 0 } });
   made.pipeline.addPolicy({
@@ -49,7 +49,7 @@ export async function with_client(doing, options) {
 
 export const bodies = (messages) => messages.map((message) => message.body);
 
-// Declares a queue with a name of its own.
+// Declares a queue with a new name.
 export async function queue(spec = {}) {
   const name = `q-${randomUUID().slice(0, 13)}`;
   const body = JSON.stringify({ lock_ms: 60_000, ...spec });
@@ -59,7 +59,7 @@ export async function queue(spec = {}) {
   return name;
 }
 
-// The error that this ends with; it has this code.
+// The error of a promise; it must have this code.
 export async function fails(code, doing) {
   let result;
   try {
@@ -71,7 +71,7 @@ export async function fails(code, doing) {
   throw new Error(`${code} expected, not ${JSON.stringify(result)}`);
 }
 
-// Exactly so many messages, in the order in which they came.
+// Receives exactly this number of messages, in the order of arrival.
 export async function receive(receiver, count) {
   const all = [];
   while (all.length < count) {
@@ -87,7 +87,7 @@ export async function nothing(receiver) {
   if (some.length > 0) throw new Error(`nothing expected, not ${JSON.stringify(some[0].body)}`);
 }
 
-// Waits for what must come true.
+// Waits for a condition.
 export async function until(what, test) {
   const end = Date.now() + PATIENCE;
   while (Date.now() < end) {
@@ -95,10 +95,10 @@ export async function until(what, test) {
     if (found) return found;
     await new Promise((done) => setTimeout(done, 50));
   }
-  throw new Error(`${what} does not come true`);
+  throw new Error(`timeout waiting until ${what}`);
 }
 
-// Runs the cases, each on entities of its own, some at once; ends with a failure if one failed.
+// Runs the cases, several at the same time and each on its own entities. Fails if a case failed.
 export async function main(...cases) {
   const wanted = process.argv.slice(2);
   const waiting = cases.filter((test) => wanted.length === 0 || wanted.includes(test.name));

@@ -1,9 +1,9 @@
-// Queues: sending, receiving in both modes, settling, deferring, scheduling, looking, dead letters, the processor.
+// Queues: send, receive in both modes, settle, defer, schedule, peek, dead letters, the processor.
 
 import assert from "node:assert/strict";
 import { bodies, fails, main, nothing, PATIENCE, queue, receive, until, with_client } from "./harness.mjs";
 
-async function what_is_sent_comes_back_whole() {
+async function a_message_is_received_unchanged() {
   await with_client(async (bus) => {
     const name = await queue();
     const message = {
@@ -27,7 +27,7 @@ async function what_is_sent_comes_back_whole() {
     }
     assert.equal(got.replyToSessionId, "rs");
     assert.equal(got.timeToLive, 3_600_000);
-    // The client gives times as numbers.
+    // The client returns times as numbers.
     const { at, ...rest } = message.applicationProperties;
     assert.deepEqual(got.applicationProperties, { ...rest, at: at.getTime() });
     assert.equal(got.deliveryCount, 0);
@@ -41,7 +41,7 @@ async function what_is_sent_comes_back_whole() {
   });
 }
 
-async function bodies_of_every_kind_survive() {
+async function bodies_of_every_kind_are_preserved() {
   await with_client(async (bus) => {
     const name = await queue();
     const sender = bus.createSender(name);
@@ -60,7 +60,7 @@ async function bodies_of_every_kind_survive() {
   });
 }
 
-async function batches_are_taken_in_order() {
+async function batches_keep_their_order() {
   await with_client(async (bus) => {
     const name = await queue();
     const sender = bus.createSender(name);
@@ -74,14 +74,14 @@ async function batches_are_taken_in_order() {
     const small = await sender.createMessageBatch({ maxSizeInBytes: 1000 });
     assert.ok(small.tryAddMessage({ body: "x" }));
     assert.ok(!small.tryAddMessage({ body: "x".repeat(2000) }));
-    // More than a message may have.
+    // Larger than the maximum message size.
     await fails("MessageSizeExceeded", () => sender.sendMessages({ body: Buffer.alloc(3 << 20) }));
     await sender.sendMessages({ body: "still here" });
     assert.deepEqual(bodies(await receive(receiver, 1)), ["still here"]);
   });
 }
 
-async function receive_and_delete_takes_at_once() {
+async function receive_and_delete_removes_at_once() {
   await with_client(async (bus) => {
     const name = await queue();
     await bus.createSender(name).sendMessages([{ body: "a" }, { body: "b" }]);
@@ -94,7 +94,7 @@ async function receive_and_delete_takes_at_once() {
   });
 }
 
-async function abandoned_messages_come_back_and_count() {
+async function abandoned_messages_are_redelivered_and_counted() {
   await with_client(async (bus) => {
     const name = await queue({ failed_max: 3 });
     await bus.createSender(name).sendMessages({ body: "x", applicationProperties: { kept: 1 } });
@@ -114,7 +114,7 @@ async function abandoned_messages_come_back_and_count() {
   });
 }
 
-async function dead_letters_say_why() {
+async function dead_letters_have_a_reason() {
   await with_client(async (bus) => {
     const name = await queue();
     await bus.createSender(name).sendMessages([{ body: "bad" }, { body: "worse" }]);
@@ -137,7 +137,7 @@ async function dead_letters_say_why() {
   });
 }
 
-async function deferred_messages_wait_for_their_number() {
+async function deferred_messages_are_received_by_number() {
   await with_client(async (bus) => {
     const name = await queue();
     await bus.createSender(name).sendMessages([{ body: "a" }, { body: "b" }, { body: "c" }]);
@@ -163,7 +163,7 @@ async function deferred_messages_wait_for_their_number() {
   });
 }
 
-async function scheduled_messages_come_when_due_or_are_cancelled() {
+async function scheduled_messages_are_delivered_or_cancelled() {
   await with_client(async (bus) => {
     const name = await queue();
     const sender = bus.createSender(name);
@@ -187,14 +187,14 @@ async function scheduled_messages_come_when_due_or_are_cancelled() {
   });
 }
 
-async function a_look_touches_nothing() {
+async function peek_changes_nothing() {
   await with_client(async (bus) => {
     const name = await queue();
     await bus.createSender(name).sendMessages(Array.from({ length: 5 }, (_, i) => ({ body: i })));
     const receiver = bus.createReceiver(name);
     const first = await receiver.peekMessages(2);
     assert.deepEqual(bodies(first), [0, 1]);
-    // Each look goes on where the last one ended.
+    // Each peek continues where the last one ended.
     assert.deepEqual(bodies(await receiver.peekMessages(2)), [2, 3]);
     const again = await receiver.peekMessages(10, { fromSequenceNumber: first[1].sequenceNumber });
     assert.deepEqual(bodies(again), [1, 2, 3, 4]);
@@ -203,7 +203,7 @@ async function a_look_touches_nothing() {
   });
 }
 
-async function locks_are_renewed_and_lost() {
+async function locks_are_renewed_and_expire() {
   await with_client(async (bus) => {
     const name = await queue({ lock_ms: 6_000 });
     await bus.createSender(name).sendMessages([{ body: "renewed" }]);
@@ -213,7 +213,7 @@ async function locks_are_renewed_and_lost() {
     await new Promise((done) => setTimeout(done, 100));
     const renewed = await receiver.renewMessageLock(held);
     assert.ok(renewed.getTime() > before);
-    // Whoever gets it next proves that the lock is over.
+    // The next receiver shows that the lock has expired.
     const other = bus.createReceiver(name);
     const [again] = await receive(other, 1);
     assert.equal(again.deliveryCount, 1);
@@ -224,7 +224,7 @@ async function locks_are_renewed_and_lost() {
   });
 }
 
-async function locks_are_renewed_by_the_client_itself() {
+async function the_client_renews_locks() {
   await with_client(async (bus) => {
     const name = await queue({ lock_ms: 3_000 });
     await bus.createSender(name).sendMessages({ body: "slow" });
@@ -252,7 +252,7 @@ async function locks_are_renewed_by_the_client_itself() {
   });
 }
 
-async function a_duplicate_is_taken_and_dropped() {
+async function duplicates_are_accepted_and_dropped() {
   await with_client(async (bus) => {
     const name = await queue({ dedup: { window_ms: 60_000 } });
     const sender = bus.createSender(name);
@@ -265,7 +265,7 @@ async function a_duplicate_is_taken_and_dropped() {
   });
 }
 
-async function the_processor_settles_what_it_is_given() {
+async function the_processor_settles_messages() {
   await with_client(async (bus) => {
     const name = await queue();
     const count = 100;
@@ -281,7 +281,7 @@ async function the_processor_settles_what_it_is_given() {
           seen.set(message.body, (seen.get(message.body) ?? 0) + 1);
           await new Promise((done) => setTimeout(done, 1));
           now -= 1;
-          // One of them fails the first time; it comes again.
+          // One message fails the first time and is redelivered.
           if (message.body === 7 && message.deliveryCount === 0) throw new Error("not yet");
         },
         async processError({ error }) {
@@ -315,7 +315,7 @@ async function messages_can_be_iterated() {
   });
 }
 
-async function a_closed_receiver_gives_back_what_it_held_no_longer_than_its_lock() {
+async function messages_of_a_closed_receiver_return_by_the_end_of_their_lock() {
   await with_client(async (bus) => {
     const name = await queue({ lock_ms: 1_000 });
     await bus.createSender(name).sendMessages({ body: "x" });
@@ -336,7 +336,7 @@ async function wrong_names_and_kinds_are_errors() {
     await fails("MessagingEntityNotFound", () => missing.peekMessages(1));
     const plain = await queue();
     await assert.rejects(() => bus.acceptNextSession(plain), /InvalidOperation.*does not require sessions/);
-    // The client's own word for every session that it asked for by name and did not get.
+    // The client reports this for every named session that it does not get.
     await fails("SessionCannotBeLocked", () => bus.acceptSession(plain, "s"));
     const sessions = await queue({ sessions: "dynamic" });
     const receiver = bus.createReceiver(sessions);
@@ -346,20 +346,20 @@ async function wrong_names_and_kinds_are_errors() {
 }
 
 await main(
-  locks_are_renewed_by_the_client_itself,
-  locks_are_renewed_and_lost,
-  what_is_sent_comes_back_whole,
-  bodies_of_every_kind_survive,
-  batches_are_taken_in_order,
-  receive_and_delete_takes_at_once,
-  abandoned_messages_come_back_and_count,
-  dead_letters_say_why,
-  deferred_messages_wait_for_their_number,
-  scheduled_messages_come_when_due_or_are_cancelled,
-  a_look_touches_nothing,
-  a_duplicate_is_taken_and_dropped,
-  the_processor_settles_what_it_is_given,
+  the_client_renews_locks,
+  locks_are_renewed_and_expire,
+  a_message_is_received_unchanged,
+  bodies_of_every_kind_are_preserved,
+  batches_keep_their_order,
+  receive_and_delete_removes_at_once,
+  abandoned_messages_are_redelivered_and_counted,
+  dead_letters_have_a_reason,
+  deferred_messages_are_received_by_number,
+  scheduled_messages_are_delivered_or_cancelled,
+  peek_changes_nothing,
+  duplicates_are_accepted_and_dropped,
+  the_processor_settles_messages,
   messages_can_be_iterated,
-  a_closed_receiver_gives_back_what_it_held_no_longer_than_its_lock,
+  messages_of_a_closed_receiver_return_by_the_end_of_their_lock,
   wrong_names_and_kinds_are_errors,
 );

@@ -1,4 +1,4 @@
-// Sessions: by name, the next one, their order, state, renewal, loss; deferred and scheduled messages in them.
+// Sessions: by name, next available, order, state, renewal, loss; deferred and scheduled messages.
 
 import assert from "node:assert/strict";
 import { bodies, fails, main, nothing, queue, receive, until, with_client } from "./harness.mjs";
@@ -24,13 +24,13 @@ async function a_session_is_accepted_by_name() {
     await fails("SessionCannotBeLocked", () => bus.acceptSession(name, "a"));
     await a.close();
     await (await bus.acceptSession(name, "a")).close();
-    // One that nobody has ever sent to is granted, and empty.
+    // A session that never had a message is accepted, and is empty.
     const empty = await bus.acceptSession(name, "new");
     await nothing(empty);
   });
 }
 
-async function the_next_session_is_one_with_work() {
+async function the_next_session_has_messages() {
   await with_client(async (bus) => {
     const name = await with_sessions();
     const sender = bus.createSender(name);
@@ -47,7 +47,7 @@ async function the_next_session_is_one_with_work() {
   });
 }
 
-async function without_work_there_is_no_next_session() {
+async function accepting_without_a_session_times_out() {
   await with_client(
     async (bus) => {
       const name = await with_sessions();
@@ -57,7 +57,7 @@ async function without_work_there_is_no_next_session() {
   );
 }
 
-async function who_waits_for_a_session_gets_the_first_that_comes() {
+async function a_ready_session_wakes_a_waiting_accept() {
   await with_client(async (bus) => {
     const name = await with_sessions();
     const waiting = bus.acceptNextSession(name);
@@ -68,7 +68,7 @@ async function who_waits_for_a_session_gets_the_first_that_comes() {
   });
 }
 
-async function order_holds_through_an_abandon() {
+async function an_abandoned_message_keeps_its_place() {
   await with_client(async (bus) => {
     const name = await with_sessions();
     await bus.createSender(name).sendMessages([1, 2, 3].map((body) => ({ body, sessionId: "s" })));
@@ -114,7 +114,7 @@ async function a_session_lock_is_renewed() {
   });
 }
 
-async function the_client_renews_by_itself() {
+async function the_client_renews_session_locks() {
   await with_client(async (bus) => {
     const name = await with_sessions({ lock_ms: 3_000 });
     await bus.createSender(name).sendMessages({ body: "x", sessionId: "s" });
@@ -127,7 +127,7 @@ async function the_client_renews_by_itself() {
   });
 }
 
-async function a_lost_session_goes_to_another() {
+async function a_lost_session_is_accepted_by_another_receiver() {
   await with_client(async (bus) => {
     const name = await with_sessions({ lock_ms: 1_500 });
     await bus.createSender(name).sendMessages({ body: "x", sessionId: "s" });
@@ -155,7 +155,7 @@ async function deferred_and_dead_messages_keep_their_session() {
     const [deferred] = await receiver.receiveDeferredMessages(one.sequenceNumber);
     assert.deepEqual([deferred.body, deferred.sessionId], [1, "s"]);
     await receiver.completeMessage(deferred);
-    // The dead letters of a queue with sessions have none to accept.
+    // The dead letters of a queue with sessions have no sessions to accept.
     const dead = bus.createReceiver(name, { subQueueType: "deadLetter" });
     const [letter] = await receive(dead, 1);
     assert.deepEqual([letter.body, letter.sessionId, letter.deadLetterReason], [2, "s", "bad"]);
@@ -176,7 +176,7 @@ async function scheduled_messages_belong_to_sessions() {
   });
 }
 
-async function a_look_into_one_session() {
+async function peek_in_a_session() {
   await with_client(async (bus) => {
     const name = await with_sessions();
     await bus.createSender(name).sendMessages([
@@ -224,17 +224,17 @@ async function receive_and_delete_in_a_session() {
 
 await main(
   a_session_lock_is_renewed,
-  the_client_renews_by_itself,
-  a_lost_session_goes_to_another,
-  without_work_there_is_no_next_session,
+  the_client_renews_session_locks,
+  a_lost_session_is_accepted_by_another_receiver,
+  accepting_without_a_session_times_out,
   a_session_is_accepted_by_name,
-  the_next_session_is_one_with_work,
-  who_waits_for_a_session_gets_the_first_that_comes,
-  order_holds_through_an_abandon,
+  the_next_session_has_messages,
+  a_ready_session_wakes_a_waiting_accept,
+  an_abandoned_message_keeps_its_place,
   state_is_kept_between_holders,
   deferred_and_dead_messages_keep_their_session,
   scheduled_messages_belong_to_sessions,
-  a_look_into_one_session,
+  peek_in_a_session,
   the_processor_of_a_session,
   receive_and_delete_in_a_session,
 );

@@ -1,11 +1,12 @@
-// Topics: copies for subscriptions, rules by the rule manager, filters and actions, sessions, duplicates, forwarding.
-// The entities are those of ../entities.json, or made by the administration client.
+// Topics: copies for subscriptions, rules with the rule manager, filters and actions, sessions, duplicates,
+// forwarding.
+// The entities are declared in ../entities.json, or created with the administration client.
 
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { admin, bodies, fails, main, nothing, receive, with_client } from "./harness.mjs";
 
-// A topic of one's own, with subscriptions that take everything.
+// A new topic, with subscriptions that match everything.
 async function topic(...subscriptions) {
   const name = `t-${randomUUID().slice(0, 13)}`;
   await admin().createTopic(name);
@@ -13,7 +14,7 @@ async function topic(...subscriptions) {
   return name;
 }
 
-async function every_subscription_has_its_copy() {
+async function every_subscription_gets_a_copy() {
   await with_client(async (bus) => {
     const name = await topic("a", "b");
     await bus.createSender(name).sendMessages([{ body: 1 }, { body: 2, applicationProperties: { k: "v" } }]);
@@ -36,7 +37,7 @@ async function rules_are_made_listed_and_deleted() {
     const rules = bus.createRuleManager(name, "s");
     const listed = async () => {
       const all = [];
-      // Where there is none, the client lists one that is undefined.
+      // Without a rule, the client lists one that is undefined.
       for await (const rule of rules.listRules()) if (rule) all.push(rule);
       return all.sort((a, b) => (a.name < b.name ? -1 : 1));
     };
@@ -85,7 +86,7 @@ async function filters_of_a_configuration_work() {
   });
 }
 
-async function a_topic_knows_duplicates() {
+async function a_topic_drops_duplicates() {
   await with_client(async (bus) => {
     const messageId = randomUUID();
     const sender = bus.createSender("once");
@@ -97,7 +98,7 @@ async function a_topic_knows_duplicates() {
   });
 }
 
-async function messages_go_on_to_where_they_are_forwarded() {
+async function messages_are_forwarded() {
   await with_client(async (bus) => {
     const name = await topic();
     const target = `q-${randomUUID().slice(0, 13)}`;
@@ -122,7 +123,7 @@ async function scheduled_messages_of_a_topic() {
   });
 }
 
-async function wrong_ends_are_errors() {
+async function receiving_from_topics_and_sending_to_subscriptions_fails() {
   await with_client(async (bus) => {
     const name = await topic("s");
     const missing = bus.createReceiver(name, "no-such-subscription");
@@ -133,11 +134,11 @@ async function wrong_ends_are_errors() {
 }
 
 await main(
-  every_subscription_has_its_copy,
+  every_subscription_gets_a_copy,
   rules_are_made_listed_and_deleted,
   filters_of_a_configuration_work,
-  a_topic_knows_duplicates,
-  messages_go_on_to_where_they_are_forwarded,
+  a_topic_drops_duplicates,
+  messages_are_forwarded,
   scheduled_messages_of_a_topic,
-  wrong_ends_are_errors,
+  receiving_from_topics_and_sending_to_subscriptions_fails,
 );

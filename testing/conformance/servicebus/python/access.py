@@ -1,4 +1,4 @@
-"""Keys, grants and TLS: a server that asks for credentials. The queue `configured` is that of ../entities.json."""
+"""Keys, grants and TLS, on a server with credentials. The queue `configured` is declared in ../entities.json."""
 
 import os
 
@@ -33,7 +33,7 @@ def receive(bus):
             receiver.complete_message(message)
 
 
-def a_key_that_is_known_is_let_in():
+def a_valid_key_is_accepted():
     with client(*ROOT) as bus:
         send(bus)
         receive(bus)
@@ -41,18 +41,18 @@ def a_key_that_is_known_is_let_in():
             assert receiver.peek_messages() == []
 
 
-def a_wrong_key_is_not():
+def a_wrong_key_is_refused():
     for name, key in [("Root", "wrong"), ("nobody", ROOT[1]), ("Reader", ROOT[1])]:
         with client(name, key) as bus:
             error = raises(ServiceBusError, lambda: send(bus))
             assert isinstance(error, REFUSED), repr(error)
 
 
-def a_key_may_do_what_it_was_granted():
+def a_key_has_only_its_granted_permissions():
     with client(*READER) as bus:
         receive(bus)
         raises(ServiceBusAuthorizationError, lambda: send(bus))
-        # It looks the same whether there is such a queue or not.
+        # The error is the same whether or not the queue exists.
         raises(ServiceBusAuthorizationError, lambda: bus.get_queue_receiver("graves").peek_messages())
         raises(
             ServiceBusAuthorizationError,
@@ -60,13 +60,13 @@ def a_key_may_do_what_it_was_granted():
         )
 
 
-def tls_is_spoken_on_the_same_port():
+def tls_works_on_the_same_port():
     text = connection(*ROOT, emulator=False)
     with ServiceBusClient.from_connection_string(
         text,
         retry_total=0,
         transport_type=TransportType.Amqp,
-        # Without the emulator's flag the client goes to port 5671, whatever the endpoint says.
+        # Without the emulator's flag, the client always uses port 5671.
         custom_endpoint_address=f"sb://{AMQP}",
         connection_verify=os.environ["MALOTE_CA"],
     ) as bus:
@@ -74,7 +74,7 @@ def tls_is_spoken_on_the_same_port():
         receive(bus)
 
 
-def amqp_goes_through_a_websocket():
+def amqp_works_over_a_websocket():
     text = connection(*ROOT, emulator=False)
     with ServiceBusClient.from_connection_string(
         text,
@@ -92,10 +92,10 @@ def amqp_goes_through_a_websocket():
 
 main(
     [
-        a_key_that_is_known_is_let_in,
-        a_wrong_key_is_not,
-        a_key_may_do_what_it_was_granted,
-        tls_is_spoken_on_the_same_port,
-        amqp_goes_through_a_websocket,
+        a_valid_key_is_accepted,
+        a_wrong_key_is_refused,
+        a_key_has_only_its_granted_permissions,
+        tls_works_on_the_same_port,
+        amqp_works_over_a_websocket,
     ]
 )

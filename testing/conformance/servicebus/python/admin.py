@@ -1,6 +1,6 @@
-"""Administration: queues, topics, subscriptions and rules made, changed, listed and deleted by the client for it.
+"""Administration: creates, changes, lists and deletes queues, topics, subscriptions and rules.
 
-The client speaks HTTPS only, whatever the connection string says; so the server has a certificate.
+The client always uses HTTPS, so the server has a certificate.
 """
 
 import datetime
@@ -43,7 +43,7 @@ def bus():
 
 
 class OverHttp(RequestsTransport):
-    """For a server without a certificate: what a user writes."""
+    """A transport for a server without a certificate."""
 
     def send(self, request, **options):
         request.url = request.url.replace("https://", "http://", 1)
@@ -77,7 +77,7 @@ def a_queue_has_the_defaults_of_the_service():
         is_missing(lambda: a.get_queue(queue))
 
 
-def every_property_of_a_queue_comes_back():
+def every_property_of_a_queue_is_returned():
     with admin() as a:
         target, queue = name("target"), name()
         a.create_queue(target)
@@ -121,7 +121,7 @@ def every_property_of_a_queue_comes_back():
         [kept] = q.authorization_rules
         assert kept.key_name == "key" and kept.rights == ["Send", "Listen"], (kept.key_name, kept.rights)
 
-        # As it was read, but for what changes: forwarding is taken away by leaving it out.
+        # Unchanged except for these properties; a missing property removes forwarding.
         q.forward_to = None
         q.max_delivery_count = 5
         a.update_queue(q)
@@ -132,7 +132,7 @@ def every_property_of_a_queue_comes_back():
         assert q.user_metadata is None and q.max_size_in_megabytes == 3072
 
 
-def refusals_are_the_errors_of_the_client():
+def refusals_map_to_client_errors():
     with admin() as a:
         queue = name()
         made = a.create_queue(queue)
@@ -185,7 +185,7 @@ def lists_are_paged():
             a.delete_queue(queue)
 
 
-def counts_and_times_are_told():
+def counts_and_times_are_returned():
     with admin() as a, bus() as b:
         queue = name()
         a.create_queue(queue)
@@ -288,7 +288,7 @@ def rules_of_every_kind():
         rule = a.get_rule(topic, sub, "correlation")
         assert rule.filter.label == "news" and rule.filter.properties == properties, rule.filter.properties
 
-        # A number that the messaging client itself cannot send.
+        # A number that the messaging client cannot send.
         a.create_rule(topic, sub, "long", filter=CorrelationRuleFilter(properties={"big": 5_000_000_000}))
         assert a.get_rule(topic, sub, "long").filter.properties == {"big": 5_000_000_000}
         a.delete_rule(topic, sub, "long")
@@ -334,14 +334,14 @@ def rules_of_every_kind():
         is_missing(lambda: a.update_rule(topic, sub, rule))
 
 
-def the_namespace_says_what_it_is():
+def the_namespace_describes_itself():
     with admin() as a:
         told = a.get_namespace_properties()
         assert told.name == "localhost" and told.messaging_sku == "Standard", told.__dict__
         assert told.created_at_utc is not None
 
 
-def keys_and_grants_count():
+def keys_and_grants_are_checked():
     for key in (("Root", "wrong"), ("nobody", ROOT[1])):
         with admin(key=key) as a:
             raises(ClientAuthenticationError, lambda: a.get_queue("configured"))
@@ -358,7 +358,7 @@ def keys_and_grants_count():
         assert a.get_namespace_properties().name == "localhost"
 
 
-def the_amqp_port_and_plain_http_will_do():
+def the_amqp_port_and_plain_http_work():
     with admin(at=AMQP) as a:
         assert a.get_queue("configured").max_delivery_count == 3
     for at in (ADMIN, AMQP):
@@ -369,15 +369,15 @@ def the_amqp_port_and_plain_http_will_do():
 main(
     [
         a_queue_has_the_defaults_of_the_service,
-        every_property_of_a_queue_comes_back,
-        refusals_are_the_errors_of_the_client,
+        every_property_of_a_queue_is_returned,
+        refusals_map_to_client_errors,
         names_may_have_slashes_and_dots,
         lists_are_paged,
-        counts_and_times_are_told,
+        counts_and_times_are_returned,
         topics_and_subscriptions,
         rules_of_every_kind,
-        the_namespace_says_what_it_is,
-        keys_and_grants_count,
-        the_amqp_port_and_plain_http_will_do,
+        the_namespace_describes_itself,
+        keys_and_grants_are_checked,
+        the_amqp_port_and_plain_http_work,
     ]
 )

@@ -1,4 +1,4 @@
-"""What the conformance programs share: where the server is, and queues of their own."""
+"""What the conformance programs share: the server's address, and new queues."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def api(method, path, body=None):
 
 
 def queue(**spec):
-    """Declares a queue with a name of its own."""
+    """Declares a queue with a new name."""
     name = f"q-{uuid.uuid4().hex[:12]}"
     spec.setdefault("lock_ms", 60_000)
     api("PUT", f"/queues/{quote(name, safe='')}", spec)
@@ -45,7 +45,7 @@ def body(message):
 
 
 def raises(kind, do):
-    """The error that `do` ends with, which must be of this kind."""
+    """Returns the error of `do`, which must be of this kind."""
     try:
         result = do()
     except kind as error:
@@ -56,7 +56,7 @@ def raises(kind, do):
 
 
 def main(cases):
-    """Runs the cases, tells of each, and ends with a failure if one failed."""
+    """Runs the cases and prints their results. Fails if a case failed."""
     wanted = sys.argv[1:]
     failed = 0
     for case in cases:

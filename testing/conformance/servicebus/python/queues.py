@@ -1,4 +1,4 @@
-"""Queues: sending, receiving in both modes, every settlement, locks, dead letters."""
+"""Queues: send, receive in both modes, all settlements, locks, dead letters."""
 
 import datetime
 import time
@@ -31,7 +31,7 @@ def receive(receiver, count=1, wait=5):
     return got
 
 
-def a_message_goes_round():
+def send_and_receive_a_message():
     name = queue()
     with client() as bus, bus.get_queue_sender(name) as sender, bus.get_queue_receiver(name) as receiver:
         sent = ServiceBusMessage(
@@ -64,7 +64,7 @@ def a_message_goes_round():
         assert receiver.receive_messages(max_wait_time=1) == []
 
 
-def bodies_of_every_kind_survive():
+def bodies_of_every_kind_are_preserved():
     name = queue()
     with client() as bus, bus.get_queue_sender(name) as sender, bus.get_queue_receiver(name) as receiver:
         sender.send_messages(AmqpAnnotatedMessage(data_body=[b"one", b"two"]))
@@ -95,7 +95,7 @@ def batches_are_in_order_and_all_or_nothing():
         assert receiver.receive_messages(max_wait_time=1) == []
 
 
-def large_messages_take_many_frames():
+def large_messages_use_several_frames():
     name = queue(message_bytes_max=4 << 20)
     payload = bytes(range(256)) * (8 * 1024)  # 2 MiB, 32 frames
     with client() as bus, bus.get_queue_sender(name) as sender, bus.get_queue_receiver(name) as receiver:
@@ -105,14 +105,14 @@ def large_messages_take_many_frames():
         receiver.complete_message(got)
 
 
-def too_large_is_refused():
+def too_large_messages_are_refused():
     name = queue(message_bytes_max=100_000)
     with client() as bus, bus.get_queue_sender(name) as sender:
         raises(MessageSizeExceededError, lambda: sender.send_messages(ServiceBusMessage(b"x" * 200_000)))
         sender.send_messages(ServiceBusMessage(b"x" * 1000))
 
 
-def receive_and_delete_takes():
+def receive_and_delete():
     name = queue()
     mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
     with client() as bus, bus.get_queue_sender(name) as sender:
@@ -125,7 +125,7 @@ def receive_and_delete_takes():
             assert receiver.receive_messages(max_wait_time=1) == []
 
 
-def abandoned_comes_back_counted_until_it_is_dead():
+def abandoned_messages_are_redelivered_then_dead_lettered():
     name = queue(failed_max=3)
     with client() as bus, bus.get_queue_sender(name) as sender, bus.get_queue_receiver(name) as receiver:
         sender.send_messages(ServiceBusMessage("x", application_properties={"own": 1}))
@@ -141,7 +141,7 @@ def abandoned_comes_back_counted_until_it_is_dead():
             dead.complete_message(got)
 
 
-def a_dead_letter_tells_why():
+def a_dead_letter_has_a_reason():
     name = queue()
     with client() as bus, bus.get_queue_sender(name) as sender, bus.get_queue_receiver(name) as receiver:
         sender.send_messages(ServiceBusMessage("x", message_id="m"))
@@ -151,14 +151,14 @@ def a_dead_letter_tells_why():
             (got,) = receive(dead)
             assert (got.dead_letter_reason, got.dead_letter_error_description) == ("bad", "very bad")
             assert got.message_id == "m" and body(got) == b"x"
-            # Abandoned without end: dead letters have no limit.
+            # Abandoned many times: dead letters have no delivery limit.
             for _ in range(12):
                 dead.abandon_message(got)
                 (got,) = receive(dead)
             dead.complete_message(got)
 
 
-def deferred_is_found_by_its_number_only():
+def deferred_messages_are_received_by_sequence_number():
     name = queue()
     with client() as bus, bus.get_queue_sender(name) as sender, bus.get_queue_receiver(name) as receiver:
         sender.send_messages([ServiceBusMessage(str(i)) for i in range(4)])
@@ -186,7 +186,7 @@ def deferred_is_found_by_its_number_only():
         raises(MessageNotFoundError, lambda: receiver.receive_deferred_messages(numbers[2]))
 
 
-def locks_are_renewed_and_lost():
+def locks_are_renewed_and_expire():
     name = queue(lock_ms=2000)
     with client() as bus, bus.get_queue_sender(name) as sender, bus.get_queue_receiver(name) as receiver:
         sender.send_messages(ServiceBusMessage("x"))
@@ -195,7 +195,7 @@ def locks_are_renewed_and_lost():
         time.sleep(0.2)
         assert receiver.renew_message_lock(got) > before
         assert got.locked_until_utc > before
-        # The client refuses by its own clock; the server must refuse as well.
+        # The client refuses because of its own clock; the server must refuse as well.
         got._expiry = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=1)
         (again,) = receive(receiver, wait=10)
         assert again.delivery_count == 1
@@ -204,7 +204,7 @@ def locks_are_renewed_and_lost():
         receiver.complete_message(again)
 
 
-def peek_looks_without_touching():
+def peek_changes_nothing():
     name = queue()
     with client() as bus, bus.get_queue_sender(name) as sender, bus.get_queue_receiver(name) as receiver:
         assert receiver.peek_messages() == []
@@ -214,11 +214,11 @@ def peek_looks_without_touching():
         assert [int(body(m)) for m in first + rest] == list(range(120))
         (got,) = receive(receiver)
         assert body(got) == b"0" and got.delivery_count == 0
-        assert body(receiver.peek_messages(sequence_number=1)[0]) == b"0", "a locked one is seen"
+        assert body(receiver.peek_messages(sequence_number=1)[0]) == b"0", "a locked message is peeked"
         receiver.complete_message(got)
 
 
-def scheduled_comes_when_it_is_due():
+def scheduled_messages_are_delivered_when_due():
     name = queue()
     with client() as bus, bus.get_queue_sender(name) as sender, bus.get_queue_receiver(name) as receiver:
         now = datetime.datetime.now(datetime.timezone.utc)
@@ -238,7 +238,7 @@ def scheduled_comes_when_it_is_due():
         assert receiver.receive_messages(max_wait_time=1) == []
 
 
-def expired_is_gone_or_dead():
+def expired_messages_are_dropped_or_dead_lettered():
     name = queue(on_expiry="dead_letter")
     with client() as bus, bus.get_queue_sender(name) as sender:
         sender.send_messages(ServiceBusMessage("x", time_to_live=datetime.timedelta(milliseconds=300)))
@@ -258,7 +258,7 @@ def duplicates_are_accepted_and_dropped():
         assert receiver.receive_messages(max_wait_time=1) == []
 
 
-def what_a_receiver_did_not_take_is_not_counted():
+def unread_deliveries_are_not_counted():
     name = queue()
     with client() as bus, bus.get_queue_sender(name) as sender:
         sender.send_messages([ServiceBusMessage(str(i)) for i in range(50)])
@@ -271,7 +271,7 @@ def what_a_receiver_did_not_take_is_not_counted():
             assert all(m.delivery_count == 0 for m in rest)
 
 
-def a_message_comes_to_who_waits():
+def a_message_wakes_a_waiting_receiver():
     name = queue()
     with client() as bus, bus.get_queue_receiver(name) as receiver, bus.get_queue_sender(name) as sender:
         import threading
@@ -295,7 +295,7 @@ def unknown_entities_are_not_found():
             raises(MessagingEntityNotFoundError, lambda: bus.get_queue_receiver(address).peek_messages())
 
 
-def names_are_found_in_any_case():
+def names_are_case_insensitive():
     name = queue()
     with client() as bus, bus.get_queue_sender(name.upper()) as sender, bus.get_queue_receiver(name) as receiver:
         sender.send_messages(ServiceBusMessage("x"))
@@ -303,7 +303,7 @@ def names_are_found_in_any_case():
         receiver.complete_message(got)
 
 
-def messages_of_other_protocols_are_messages():
+def messages_of_other_protocols_are_received():
     name = queue()
     message = {"body": "from http", "subject": "s", "properties": {"a": 1}}
     api("POST", f"/queues/{name}/messages/batch", {"messages": [message]})
@@ -316,24 +316,24 @@ def messages_of_other_protocols_are_messages():
 
 main(
     [
-        a_message_goes_round,
-        bodies_of_every_kind_survive,
+        send_and_receive_a_message,
+        bodies_of_every_kind_are_preserved,
         batches_are_in_order_and_all_or_nothing,
-        large_messages_take_many_frames,
-        too_large_is_refused,
-        receive_and_delete_takes,
-        abandoned_comes_back_counted_until_it_is_dead,
-        a_dead_letter_tells_why,
-        deferred_is_found_by_its_number_only,
-        locks_are_renewed_and_lost,
-        peek_looks_without_touching,
-        scheduled_comes_when_it_is_due,
-        expired_is_gone_or_dead,
+        large_messages_use_several_frames,
+        too_large_messages_are_refused,
+        receive_and_delete,
+        abandoned_messages_are_redelivered_then_dead_lettered,
+        a_dead_letter_has_a_reason,
+        deferred_messages_are_received_by_sequence_number,
+        locks_are_renewed_and_expire,
+        peek_changes_nothing,
+        scheduled_messages_are_delivered_when_due,
+        expired_messages_are_dropped_or_dead_lettered,
         duplicates_are_accepted_and_dropped,
-        what_a_receiver_did_not_take_is_not_counted,
-        a_message_comes_to_who_waits,
+        unread_deliveries_are_not_counted,
+        a_message_wakes_a_waiting_receiver,
         unknown_entities_are_not_found,
-        names_are_found_in_any_case,
-        messages_of_other_protocols_are_messages,
+        names_are_case_insensitive,
+        messages_of_other_protocols_are_received,
     ]
 )

@@ -1,4 +1,4 @@
-"""Sessions: named, next available, state, locks, order, and what is refused."""
+"""Sessions: by name, next available, state, locks, order, refusals."""
 
 import datetime
 import threading
@@ -33,7 +33,7 @@ def receive(receiver, count):
     return got
 
 
-def a_named_session_is_in_order():
+def accept_a_session_by_name():
     name = sessions()
     with client() as bus:
         send(bus, name, "a", [str(i) for i in range(10)])
@@ -48,7 +48,7 @@ def a_named_session_is_in_order():
             assert receiver.receive_messages(max_wait_time=1) == []
 
 
-def the_next_session_is_the_one_that_waits_longest():
+def the_next_session_has_waited_longest():
     name = sessions()
     with client() as bus:
         for session in ("x", "y", "z"):
@@ -63,7 +63,7 @@ def the_next_session_is_the_one_that_waits_longest():
         assert seen == ["x", "y", "z"], seen
 
 
-def no_session_is_a_time_out():
+def accepting_without_a_session_times_out():
     name = sessions()
     with client() as bus:
         receiver = bus.get_queue_receiver(name, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=2)
@@ -71,7 +71,7 @@ def no_session_is_a_time_out():
         receiver.close()
 
 
-def a_session_that_becomes_ready_is_given_to_who_waits():
+def a_ready_session_wakes_a_waiting_accept():
     name = sessions()
     with client() as bus:
         found = []
@@ -88,7 +88,7 @@ def a_session_that_becomes_ready_is_given_to_who_waits():
         assert found == ["late"], found
 
 
-def one_holder_at_a_time():
+def a_session_has_one_holder():
     name = sessions()
     with client() as bus:
         send(bus, name, "a", ["x"])
@@ -103,7 +103,7 @@ def one_holder_at_a_time():
             assert body(receive(receiver, 1)[0]) == b"x"
 
 
-def state_is_kept_and_cleared():
+def session_state_is_stored_and_cleared():
     name = sessions()
     with client() as bus:
         with bus.get_queue_receiver(name, session_id="s") as receiver:
@@ -116,7 +116,7 @@ def state_is_kept_and_cleared():
             assert receiver.session.get_state() is None
 
 
-def a_lock_is_renewed_and_lost():
+def a_session_lock_is_renewed_and_expires():
     name = sessions(lock_ms=2000)
     with client() as bus:
         send(bus, name, "s", ["x"])
@@ -127,7 +127,7 @@ def a_lock_is_renewed_and_lost():
             time.sleep(0.5)
             assert receiver.session.renew_lock() > before
             time.sleep(3)
-            # The client refuses by its own clock; the server must refuse as well.
+            # The client refuses because of its own clock; the server must refuse as well.
             receiver.session._locked_until_utc = before + datetime.timedelta(hours=1)
             raises(SessionLockLostError, lambda: receiver.session.renew_lock())
             raises(SessionLockLostError, lambda: receiver.session.get_state())
@@ -138,7 +138,7 @@ def a_lock_is_renewed_and_lost():
             receiver.complete_message(got)
 
 
-def closing_gives_back_uncounted_and_in_order():
+def closing_returns_messages_in_order_uncounted():
     name = sessions()
     with client() as bus:
         send(bus, name, "s", ["0", "1", "2"])
@@ -181,13 +181,13 @@ def wrong_kinds_of_receivers_are_refused():
         with bus.get_queue_sender(with_sessions) as sender:
             error = raises(ServiceBusError, lambda: sender.send_messages(ServiceBusMessage("x")))
             assert "SessionId was not set" in str(error), error
-            # The link is still good.
+            # The link still works.
             sender.send_messages(ServiceBusMessage("x", session_id="s"))
         with bus.get_queue_receiver(with_sessions, session_id="s") as receiver:
             assert len(receive(receiver, 1)) == 1
 
 
-def many_sessions_are_worked_side_by_side():
+def many_sessions_are_handled_concurrently():
     name = sessions()
     count, each = 20, 5
     seen, lock = {}, threading.Lock()
@@ -219,16 +219,16 @@ def many_sessions_are_worked_side_by_side():
 
 main(
     [
-        a_named_session_is_in_order,
-        the_next_session_is_the_one_that_waits_longest,
-        no_session_is_a_time_out,
-        a_session_that_becomes_ready_is_given_to_who_waits,
-        one_holder_at_a_time,
-        state_is_kept_and_cleared,
-        a_lock_is_renewed_and_lost,
-        closing_gives_back_uncounted_and_in_order,
+        accept_a_session_by_name,
+        the_next_session_has_waited_longest,
+        accepting_without_a_session_times_out,
+        a_ready_session_wakes_a_waiting_accept,
+        a_session_has_one_holder,
+        session_state_is_stored_and_cleared,
+        a_session_lock_is_renewed_and_expires,
+        closing_returns_messages_in_order_uncounted,
         receive_and_delete_in_a_session,
         wrong_kinds_of_receivers_are_refused,
-        many_sessions_are_worked_side_by_side,
+        many_sessions_are_handled_concurrently,
     ]
 )

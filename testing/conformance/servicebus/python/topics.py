@@ -1,4 +1,4 @@
-"""Topics, subscriptions, rules and forwarding. The entities are those of ../entities.json."""
+"""Topics, subscriptions, rules and forwarding. The entities are declared in ../entities.json."""
 
 import uuid
 
@@ -9,7 +9,7 @@ from harness import api, body, client, main, raises
 
 
 def drain(receiver):
-    """All that is there, completed."""
+    """Receives and completes all messages."""
     got = []
     while more := receiver.receive_messages(max_message_count=50, max_wait_time=1):
         for message in more:
@@ -33,7 +33,7 @@ def clean(bus, *names):
             drain(receiver)
 
 
-def every_subscription_gets_what_its_rules_say():
+def subscriptions_get_matching_messages():
     with client() as bus:
         clean(bus, "all", "sport", "large")
         publish(
@@ -57,7 +57,7 @@ def every_subscription_gets_what_its_rules_say():
             assert [body(m) for m in drain(r)] == [b"1", b"2", b"3"]
 
 
-def names_of_subscriptions_are_found_in_any_case():
+def names_of_subscriptions_are_case_insensitive():
     with client() as bus:
         clean(bus, "sport")
         publish(bus, "NEWS", ServiceBusMessage("x", subject="sport", session_id="s"))
@@ -65,7 +65,7 @@ def names_of_subscriptions_are_found_in_any_case():
             assert len(drain(receiver)) == 1
 
 
-def a_subscription_has_dead_letters_of_its_own():
+def a_subscription_has_its_own_dead_letters():
     with client() as bus:
         clean(bus, "sport")
         publish(bus, "news", ServiceBusMessage("x", subject="sport", session_id="s"))
@@ -86,7 +86,7 @@ def a_topic_drops_duplicates():
             assert [m.message_id for m in drain(receiver)] == [identity]
 
 
-def forwarding_goes_on_to_queues_and_topics():
+def messages_are_forwarded_to_queues_and_topics():
     with client() as bus:
         clean(bus, "all")
         with bus.get_queue_sender("in") as sender:
@@ -105,7 +105,7 @@ def forwarding_goes_on_to_queues_and_topics():
             assert [body(m) for m in drain(receiver)] == [b"to all"]
 
 
-def the_configured_queue_is_as_the_file_says():
+def the_configured_queue_matches_the_file():
     spec = api("GET", "/queues/configured")
     spec = spec.get("spec", spec)
     assert spec["lock_ms"] == 30_000 and spec["failed_max"] == 3 and spec["ttl_ms"] == 3_600_000, spec
@@ -174,7 +174,7 @@ def sessions_are_listed():
         assert {f"listed-{i:03}" for i in range(150)} <= set(found), len(found)
 
 
-def wrong_ends_are_refused():
+def receiving_from_topics_and_sending_to_subscriptions_is_refused():
     with client() as bus:
         receiver = bus.get_queue_receiver("news")
         error = raises(ServiceBusError, lambda: receiver.receive_messages(max_wait_time=1))
@@ -188,14 +188,14 @@ def wrong_ends_are_refused():
 
 main(
     [
-        every_subscription_gets_what_its_rules_say,
-        names_of_subscriptions_are_found_in_any_case,
-        a_subscription_has_dead_letters_of_its_own,
+        subscriptions_get_matching_messages,
+        names_of_subscriptions_are_case_insensitive,
+        a_subscription_has_its_own_dead_letters,
         a_topic_drops_duplicates,
-        forwarding_goes_on_to_queues_and_topics,
-        the_configured_queue_is_as_the_file_says,
+        messages_are_forwarded_to_queues_and_topics,
+        the_configured_queue_matches_the_file,
         rules_are_managed,
         sessions_are_listed,
-        wrong_ends_are_refused,
+        receiving_from_topics_and_sending_to_subscriptions_is_refused,
     ]
 )

@@ -1,4 +1,4 @@
-"""What clients trust: the certificate of the server under test, and nothing else."""
+"""Clients trust only the certificate of the server under test."""
 
 import os
 

@@ -1,5 +1,4 @@
-"""A plugin of pytest: leaves the tests that need a service, but for those left out by name, and writes down how each ended.
-"""
+"""A pytest plugin: selects the tests that need a service, except excluded ones, and records the result of each."""
 
 import os
 from pathlib import PurePath
@@ -9,11 +8,11 @@ import pytest
 
 @pytest.fixture(scope="session")
 def test_proxy():
-    """The proxy that would record."""
+    """The recording proxy, which is not used."""
 
 
 def name_of(nodeid):
-    """`test_queues::test_x`; what it is called with only where that differs."""
+    """`test_queues::test_x`, with parameters only if there are several."""
     path, *_, function = nodeid.split("::")
     return f"{PurePath(path).stem}::{function.removesuffix('[pyamqp]')}"
 
@@ -31,7 +30,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_runtest_logreport(report):
-    # Workers of xdist tell the one process that started them. Before and after a test only what goes wrong counts.
+    # The workers of xdist report to the main process. Before and after a test only failures count.
     if "PYTEST_XDIST_WORKER" in os.environ or (report.when != "call" and report.passed):
         return
     with open(os.environ["MALOTE_OUTCOMES"], "a", encoding="utf-8") as file:

@@ -1,5 +1,5 @@
-// The Go SDK (version 2) against the broker that MALOTE_SQS_AT names: every action, the errors that programs
-// compare, and FIFO queues. The last line says how many checks passed and failed.
+// Tests the Go SDK (version 2) against the broker at MALOTE_SQS_AT: all actions, the errors that programs compare,
+// and FIFO queues. The last line counts the passed and failed checks.
 package main
 
 import (
@@ -25,7 +25,7 @@ func name(suffix string) string {
 	return fmt.Sprintf("go-%d-%d%s", os.Getpid(), names, suffix)
 }
 
-// check stops the current check: run recovers and reports it.
+// check ends the current check with an error, which run reports.
 func check(err error) {
 	if err != nil {
 		panic(err)
@@ -38,7 +38,7 @@ func equal[T comparable](got, want T) {
 	}
 }
 
-// refused says that the error is of this type and has this code: some programs compare one, some the other.
+// refused checks the type and the code of an error, because programs compare either of them.
 func refused[E error](err error, code string) E {
 	var shape E
 	if !errors.As(err, &shape) {
@@ -152,7 +152,7 @@ func queues(client *sqs.Client) {
 	refused[*types.QueueDoesNotExist](err, "AWS.SimpleQueueService.NonExistentQueue")
 }
 
-// The SDK checks the MD5s of bodies by itself.
+// The SDK verifies the MD5s of bodies.
 func messages(client *sqs.Client) {
 	url := queue(client, "", nil)
 	body := "olá <&>\r\n"
@@ -271,7 +271,7 @@ func fifo(client *sqs.Client) {
 	}
 	a := took(1)
 	equal(*a[0].Body, "a1")
-	// Its group is locked: the next is of another one.
+	// The group is locked, so the next message is of another group.
 	b := took(10)
 	equal(len(b), 1)
 	equal(*b[0].Body, "b1")

@@ -36,9 +36,8 @@ import software.amazon.awssdk.services.sqs.model.SendMessageResponse;
 import software.amazon.awssdk.services.sqs.model.TooManyEntriesInBatchRequestException;
 
 /**
- * The Java SDK (version 2) against the broker that MALOTE_SQS_AT names: every action, the errors that programs
- * compare, and FIFO queues. It checks the MD5s of bodies and of attributes by itself. The last line says how many
- * checks passed and failed.
+ * Tests the Java SDK (version 2) against the broker at MALOTE_SQS_AT: all actions, the errors that programs compare, and
+ * FIFO queues. The SDK verifies the MD5s of bodies and attributes. The last line counts the passed and failed checks.
  */
 public final class Main {
     private final SqsClient sqs;
@@ -58,7 +57,7 @@ public final class Main {
         }
     }
 
-    /** The call fails with this type and this code: some programs compare one, some the other. */
+    /** Checks the type and the code of an error, because programs compare either of them. */
     private static void refused(Class<? extends AwsServiceException> type, String code, Runnable call) {
         try {
             call.run();
@@ -69,7 +68,7 @@ public final class Main {
             equal(error.awsErrorDetails().errorCode(), code);
             return;
         }
-        throw new AssertionError(code + " was expected, and the call succeeded");
+        throw new AssertionError(code + " was expected, but the call succeeded");
     }
 
     private String queue(String suffix, Map<QueueAttributeName, String> attributes) {
@@ -214,7 +213,7 @@ public final class Main {
                 () -> sqs.sendMessage(m -> m.queueUrl(url).messageBody("x")));
         Message a = take(url, 1).get(0);
         equal(a.body(), "a1");
-        // Its group is locked: the next is of another one.
+        // The group is locked, so the next message is of another group.
         equal(take(url, 10).stream().map(Message::body).toList(), List.of("b1"));
         equal(take(url, 10).size(), 0);
         giveBack(url, a);

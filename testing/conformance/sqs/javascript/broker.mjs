@@ -1,4 +1,4 @@
-// The built binary on ports that the system chose, with its data in a temporary directory.
+// The built binary on ports that the system chooses, with data in a temporary directory.
 
 import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";

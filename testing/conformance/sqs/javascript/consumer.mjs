@@ -1,4 +1,4 @@
-// sqs-consumer works through 5,000 messages: `node consumer.mjs PATH-OF-THE-BINARY NODE_MODULES`.
+// sqs-consumer handles 5,000 messages: `node consumer.mjs PATH-OF-THE-BINARY NODE_MODULES`.
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
@@ -8,7 +8,7 @@ import { start } from "./broker.mjs";
 
 const MESSAGES = 5000;
 const CONSUMERS = 4;
-// Consumers that get nothing for so long are stuck.
+// Consumers that receive nothing for this time are stuck.
 const PATIENCE_MS = 120_000;
 
 const [binary, modules] = process.argv.slice(2);
@@ -36,10 +36,10 @@ async function everyMessageIsHandledOnce(endpoint) {
     if (handled.size === MESSAGES) done();
   };
   const consumers = Array.from({ length: CONSUMERS }, (_, n) => {
-    // When it stops, it first deletes what it has handled.
+    // Before it stops, it deletes the messages that it has handled.
     const waits = { waitTimeSeconds: 2, visibilityTimeout: 60, pollingCompleteWaitTimeMs: PATIENCE_MS };
     const options = { queueUrl, sqs, batchSize: 10, ...waits };
-    // One kind of handler takes messages one by one, the other a batch at once.
+    // One kind of handler gets single messages, the other batches.
     const one = async (message) => (handle(message), message);
     const batch = async (messages) => (messages.forEach(handle), messages);
     const consumer = Consumer.create({ ...options, ...(n % 2 ? { handleMessageBatch: batch } : { handleMessage: one }) });

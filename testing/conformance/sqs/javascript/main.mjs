@@ -1,7 +1,6 @@
-// The JavaScript SDKs against a broker of their own: `node main.mjs PATH-OF-THE-BINARY NODE_MODULES`.
+// Tests the JavaScript SDKs against a new broker: `node main.mjs PATH-OF-THE-BINARY NODE_MODULES`.
 //
-// Version 3, version 2 that speaks JSON, and a version 2 from before, which speaks Query. All of them check the MD5s
-// of bodies by themselves: a wrong one would throw.
+// Version 3, version 2 with JSON, and an older version 2 with Query. All of them verify the MD5s of bodies.
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
@@ -16,7 +15,7 @@ process.env.AWS_SDK_JS_SUPPRESS_MAINTENANCE_MODE_MESSAGE = "1";
 let names = 0;
 const name = () => `js-${process.pid}-${names++}`;
 
-// One face for the three: a function from an action and its parameters to the answer.
+// The same interface for all three: a function from an action and its parameters to the answer.
 function clients(endpoint) {
   const credentials = { accessKeyId: "made", secretAccessKey: "up" };
   const v3 = require("@aws-sdk/client-sqs");
@@ -33,8 +32,8 @@ function clients(endpoint) {
   };
 }
 
-// The producer, the consumer and the monitor of a small application.
-async function messagesGoRound(call) {
+// The producer, consumer and monitor of a small application.
+async function sendReceiveAndDelete(call) {
   const { QueueUrl } = await call("CreateQueue", { QueueName: name(), Attributes: { VisibilityTimeout: "60" } });
   const MessageAttributes = {
     priority: { DataType: "Number", StringValue: "1" },
@@ -80,7 +79,7 @@ async function errorsHaveTheirNames(call, which) {
   // Version 3 names the shape, version 2 the code of the older protocol.
   const named = (error) => (which === "v3" ? error.name : error.code);
   const refused = async (shape, code, action, params) => {
-    const error = await call(action, params).then(() => assert.fail("it was answered"), (error) => error);
+    const error = await call(action, params).then(() => assert.fail("the call succeeded"), (error) => error);
     assert.equal(named(error), which === "v3" ? shape : code, String(error));
   };
   const start = "AWS.SimpleQueueService.";
@@ -93,7 +92,7 @@ async function errorsHaveTheirNames(call, which) {
   await refused("BatchEntryIdsNotDistinct", `${start}BatchEntryIdsNotDistinct`, "SendMessageBatch", { QueueUrl, Entries });
 }
 
-async function theMonitorReadsItsCounts(_, which, endpoint) {
+async function theMonitorReadsQueueCounts(_, which, endpoint) {
   const { CloudWatch } = require(which === "v2 json" ? "aws-sdk" : "aws-sdk-query");
   const watch = new CloudWatch({ endpoint, region: "eu-west-1", accessKeyId: "made", secretAccessKey: "up" });
   const answer = await watch
@@ -113,9 +112,9 @@ async function theMonitorReadsItsCounts(_, which, endpoint) {
 const { endpoint, stop } = await start(binary);
 let [passed, failed] = [0, 0];
 for (const [which, call] of Object.entries(clients(endpoint))) {
-  const checks = [messagesGoRound, groupsAreInOrder, errorsHaveTheirNames];
-  // CloudWatch is a package of its own in version 3, and boto3 speaks its protocol already.
-  if (which !== "v3") checks.push(theMonitorReadsItsCounts);
+  const checks = [sendReceiveAndDelete, groupsAreInOrder, errorsHaveTheirNames];
+  // CloudWatch is a separate package in version 3; boto3 already tests its protocol.
+  if (which !== "v3") checks.push(theMonitorReadsQueueCounts);
   for (const check of checks) {
     try {
       await check(call, which, endpoint);

@@ -1,6 +1,6 @@
-"""Celery with its SQS transport works through 5,000 tasks: `python celery_tasks.py PATH-OF-THE-BINARY`.
+"""Celery with its SQS transport runs 5,000 tasks: `python celery_tasks.py PATH-OF-THE-BINARY`.
 
-This file is also the worker's application: it is then told by the environment where the broker is, and into which file
+This file is also the worker's application. Environment variables then contain the broker's address and the file to which
 each task writes its number.
 """
 
@@ -14,7 +14,7 @@ import time
 from celery import Celery
 
 TASKS = 5000
-# A worker that does nothing for so long is stuck.
+# A worker that does nothing for this time is stuck.
 PATIENCE_S = 120
 
 app = Celery("celery_tasks")
@@ -67,9 +67,9 @@ def all_tasks_are_done_once(broker):
             worker.wait(PATIENCE_S)
         counts = collections.Counter(numbers(notes.name))
         missing = [number for number in range(TASKS) if number not in counts]
-        assert not missing, f"{len(missing)} tasks were not done, {missing[:5]} among them"
+        assert not missing, f"{len(missing)} tasks were not run, including {missing[:5]}"
         twice = [number for number, count in counts.items() if count > 1]
-        assert not twice, f"{len(twice)} tasks were done more than once, {twice[:5]} among them"
+        assert not twice, f"{len(twice)} tasks ran more than once, including {twice[:5]}"
     sqs = broker.client()
     url = sqs.get_queue_url(QueueName="celery")["QueueUrl"]
     for which in ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]:

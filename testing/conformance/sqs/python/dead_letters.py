@@ -1,4 +1,4 @@
-"""Dead letters: redrive policies, whose dead-letter queue it is, tasks that move messages back."""
+"""Dead letters: redrive policies, redrive permissions, move tasks."""
 
 import json
 import time
@@ -18,7 +18,7 @@ def fail(sqs, url, times):
         sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"], VisibilityTimeout=0)
 
 
-def a_message_moves_after_its_last_receive(broker):
+def a_message_is_dead_lettered_after_its_last_receive(broker):
     sqs = broker.client()
     url, dead = with_dead_letters(sqs)
     policy = json.loads(attribute(sqs, url, "RedrivePolicy"))
@@ -33,16 +33,16 @@ def a_message_moves_after_its_last_receive(broker):
     assert (got["MessageId"], got["Body"]) == (sent["MessageId"], "x")
     assert got["MessageAttributes"]["a"] == {"DataType": "Number.own", "StringValue": "01"}
     assert got["Attributes"]["DeadLetterQueueSourceArn"] == arn(sqs, url)
-    assert got["Attributes"]["ApproximateReceiveCount"] == "3", "the receives before count"
-    assert got["Attributes"]["SentTimestamp"] == first["Attributes"]["SentTimestamp"], "retention counts from there"
+    assert got["Attributes"]["ApproximateReceiveCount"] == "3", "earlier receives count"
+    assert got["Attributes"]["SentTimestamp"] == first["Attributes"]["SentTimestamp"], "retention counts from the first send"
 
 
-def a_time_out_counts_as_well(broker):
+def an_expired_visibility_timeout_counts(broker):
     sqs = broker.client()
     url, dead = with_dead_letters(sqs, receives=1, VisibilityTimeout="1")
     sqs.send_message(QueueUrl=url, MessageBody="x")
     assert receive(sqs, url)[0]["Body"] == "x"
-    # Nobody asks the source again: it moves by itself.
+    # The message is moved although the source is not received from again.
     assert receive(sqs, dead, WaitTimeSeconds=10)[0]["Body"] == "x"
 
 
@@ -55,7 +55,7 @@ def fifo_dead_letters_keep_their_group(broker):
     [got] = receive(sqs, dead, AttributeNames=["All"])
     assert (got["Body"], got["Attributes"]["MessageGroupId"]) == ("1", "g")
     assert got["Attributes"]["MessageDeduplicationId"] == got["MessageId"]
-    assert receive(sqs, url)[0]["Body"] == "2", "the group goes on"
+    assert receive(sqs, url)[0]["Body"] == "2", "the group continues"
 
 
 def policies_are_checked(broker):
@@ -75,12 +75,12 @@ def policies_are_checked(broker):
     assert json.loads(attribute(sqs, url, "RedrivePolicy"))["maxReceiveCount"] == 7
     put("")()
     assert attribute(sqs, url, "RedrivePolicy") is None
-    # A queue may name itself: nothing moves then.
+    # A queue may name itself; then nothing is moved.
     put(policy(to=arn(sqs, url)))()
     assert json.loads(attribute(sqs, url, "RedrivePolicy"))["deadLetterTargetArn"] == arn(sqs, url)
     put("")()
     assert attribute(sqs, url, "RedrivePolicy") is None
-    # The dead-letter queue has a say in whose it is.
+    # The dead-letter queue controls which sources may use it.
     allow = lambda value: sqs.set_queue_attributes(QueueUrl=dead, Attributes={"RedriveAllowPolicy": json.dumps(value)})
     dead = queue(sqs)
     allow({"redrivePermission": "denyAll"})
@@ -112,10 +112,10 @@ def ended(sqs, source):
         if task["Status"] not in ("RUNNING", "CANCELLING"):
             return task
         time.sleep(0.05)
-    raise AssertionError(f"the task does not end: {task}")
+    raise AssertionError(f"the task did not end: {task}")
 
 
-def a_task_moves_dead_letters_home(broker):
+def a_task_moves_dead_letters_back(broker):
     sqs = broker.client()
     url, dead = with_dead_letters(sqs, receives=1)
     buried = bury(sqs, url, dead, 5)
@@ -130,10 +130,10 @@ def a_task_moves_dead_letters_home(broker):
     assert {message["Attributes"]["ApproximateReceiveCount"] for message in got} == {"1"}
     assert "DeadLetterQueueSourceArn" not in got[0]["Attributes"]
     ids = {message["MessageId"] for message in got}
-    assert len(ids) == 5 and not ids & set(buried), "what was moved is new"
+    assert len(ids) == 5 and not ids & set(buried), "moved messages have new ids"
 
 
-def a_task_moves_elsewhere_slowly_and_is_cancelled(broker):
+def a_slow_task_to_another_queue_is_cancelled(broker):
     sqs = broker.client()
     url, dead = with_dead_letters(sqs, receives=1)
     bury(sqs, url, dead, 6)
@@ -163,12 +163,12 @@ def tasks_are_checked(broker):
 
 
 CHECKS = [
-    a_message_moves_after_its_last_receive,
-    a_time_out_counts_as_well,
+    a_message_is_dead_lettered_after_its_last_receive,
+    an_expired_visibility_timeout_counts,
     fifo_dead_letters_keep_their_group,
     policies_are_checked,
     sources_are_listed_and_a_target_may_be_deleted,
-    a_task_moves_dead_letters_home,
-    a_task_moves_elsewhere_slowly_and_is_cancelled,
+    a_task_moves_dead_letters_back,
+    a_slow_task_to_another_queue_is_cancelled,
     tasks_are_checked,
 ]

@@ -1,4 +1,4 @@
-"""FIFO queues: groups, order, de-duplication, receives that are asked for again."""
+"""FIFO queues: groups, order, de-duplication, repeated receives."""
 
 from harness import attribute, queue, receive, refused
 
@@ -17,7 +17,7 @@ def bodies(got):
     return [message["Body"] for message in got]
 
 
-def a_group_is_in_order_and_locked_while_any_is_out(broker):
+def a_group_is_ordered_and_locked_while_in_flight(broker):
     sqs = broker.client()
     url = queue(sqs, fifo=True, ContentBasedDeduplication="true")
     sent = [send(sqs, url, "a", f"a{n}") for n in range(4)]
@@ -31,26 +31,26 @@ def a_group_is_in_order_and_locked_while_any_is_out(broker):
     assert take(sqs, url) == [], "the group is locked"
     send(sqs, url, "a", "a4")
     send(sqs, url, "b", "b0")
-    assert bodies(take(sqs, url)) == ["b0"], "another group is not, and a new message unlocks nothing"
+    assert bodies(take(sqs, url)) == ["b0"], "another group is not locked, and a new message unlocks nothing"
     sqs.delete_message(QueueUrl=url, ReceiptHandle=first[1]["ReceiptHandle"])
-    assert take(sqs, url) == [], "one is still out"
+    assert take(sqs, url) == [], "one message is still in flight"
     sqs.delete_message(QueueUrl=url, ReceiptHandle=first[0]["ReceiptHandle"])
     assert bodies(take(sqs, url)) == ["a2", "a3", "a4"]
 
 
-def what_becomes_visible_again_comes_in_its_place(broker):
+def a_visible_message_keeps_its_place(broker):
     sqs = broker.client()
     url = queue(sqs, fifo=True, ContentBasedDeduplication="true")
     for n in range(3):
         send(sqs, url, "a", str(n))
     got = take(sqs, url, 2)
     sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=got[1]["ReceiptHandle"], VisibilityTimeout=0)
-    assert take(sqs, url) == [], "its predecessor is still out"
+    assert take(sqs, url) == [], "its predecessor is still in flight"
     sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=got[0]["ReceiptHandle"], VisibilityTimeout=0)
     assert bodies(take(sqs, url)) == ["0", "1", "2"]
 
 
-def duplicates_are_successes_that_store_nothing(broker):
+def duplicates_succeed_and_store_nothing(broker):
     sqs = broker.client()
     url = queue(sqs, fifo=True)
     first = send(sqs, url, "a", "one", "key")
@@ -65,11 +65,11 @@ def duplicates_are_successes_that_store_nothing(broker):
         "InvalidParameterValue", send, sqs, url, "a", "x",
         says="ContentBasedDeduplication enabled or MessageDeduplicationId provided",
     )
-    # By content: the body alone, and an explicit id wins.
+    # By content: only the body counts, and an explicit id has precedence.
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"ContentBasedDeduplication": "true"})
     same = [send(sqs, url, "c", "same")["MessageId"] for _ in range(2)]
     assert same[0] == same[1] != send(sqs, url, "c", "same", "other")["MessageId"]
-    # By group, where the queue says so.
+    # Per group, if the queue is configured so.
     scoped = queue(sqs, fifo=True, DeduplicationScope="messageGroup")
     assert send(sqs, scoped, "a", "x", "k")["MessageId"] != send(sqs, scoped, "b", "x", "k")["MessageId"]
 
@@ -84,7 +84,7 @@ def duplicates_are_known_after_a_crash(broker):
     url = sqs.get_queue_url(QueueName=url.rsplit("/", 1)[1])["QueueUrl"]
     assert send(sqs, url, "a", "two", "key")["MessageId"] == first["MessageId"]
     assert attribute(sqs, url, "ApproximateNumberOfMessages") == "1"
-    # Also of one that is long gone.
+    # Also for a message that was deleted long ago.
     [got] = take(sqs, url)
     sqs.delete_message(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])
     broker.kill()
@@ -104,7 +104,7 @@ def a_purge_unlocks_groups(broker):
     sqs.purge_queue(QueueUrl=url)
     send(sqs, url, "a", "three")
     assert bodies(take(sqs, url)) == ["three"]
-    # Nothing is remembered of what was purged, either.
+    # De-duplication ids of purged messages are forgotten, too.
     send(sqs, url, "b", "one")
     assert bodies(take(sqs, url)) == ["one"]
 
@@ -122,10 +122,10 @@ def fifo_requests_are_checked(broker):
     )
     entries = [{"Id": "a", "MessageBody": "x", "MessageGroupId": "g"}, {"Id": "b", "MessageBody": "y"}]
     refused("InvalidParameterValue", sqs.send_message_batch, QueueUrl=url, Entries=entries, says="MessageGroupId")
-    assert attribute(sqs, url, "ApproximateNumberOfMessages") == "0", "the batch failed whole"
+    assert attribute(sqs, url, "ApproximateNumberOfMessages") == "0", "the whole batch failed"
 
 
-def a_handle_that_expired_is_refused(broker):
+def an_expired_handle_is_refused(broker):
     sqs = broker.client()
     url = queue(sqs, fifo=True, ContentBasedDeduplication="true")
     send(sqs, url, "a", "x")
@@ -139,7 +139,7 @@ def a_handle_that_expired_is_refused(broker):
     sqs.delete_message(QueueUrl=url, ReceiptHandle=new["ReceiptHandle"])
 
 
-def a_receive_is_asked_for_once_more(broker):
+def a_receive_is_repeated(broker):
     sqs = broker.client()
     url = queue(sqs, fifo=True, ContentBasedDeduplication="true")
     assert take(sqs, url, ReceiveRequestAttemptId="try") == []
@@ -151,7 +151,7 @@ def a_receive_is_asked_for_once_more(broker):
     handles = lambda got: [message["ReceiptHandle"] for message in got]
     assert handles(first) == handles(again)
     sqs.delete_message(QueueUrl=url, ReceiptHandle=again[0]["ReceiptHandle"])
-    assert take(sqs, url, 2, ReceiveRequestAttemptId="try") == [], "one is gone: it is a new receive"
+    assert take(sqs, url, 2, ReceiveRequestAttemptId="try") == [], "a message was deleted, so this is a new receive"
 
 
 def batches_keep_their_order(broker):
@@ -174,13 +174,13 @@ def batches_keep_their_order(broker):
 
 
 CHECKS = [
-    a_group_is_in_order_and_locked_while_any_is_out,
-    what_becomes_visible_again_comes_in_its_place,
-    duplicates_are_successes_that_store_nothing,
+    a_group_is_ordered_and_locked_while_in_flight,
+    a_visible_message_keeps_its_place,
+    duplicates_succeed_and_store_nothing,
     duplicates_are_known_after_a_crash,
     a_purge_unlocks_groups,
     fifo_requests_are_checked,
-    a_handle_that_expired_is_refused,
-    a_receive_is_asked_for_once_more,
+    an_expired_handle_is_refused,
+    a_receive_is_repeated,
     batches_keep_their_order,
 ]

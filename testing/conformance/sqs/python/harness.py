@@ -1,4 +1,4 @@
-"""A broker of its own for every run, and what the checks share."""
+"""A new broker for every run, and what the checks share."""
 
 import atexit
 import json
@@ -19,7 +19,7 @@ REGION = "eu-west-1"
 
 
 class Broker:
-    """The built binary on ports that the system chose, with its data in a temporary directory."""
+    """The built binary on ports that the system chooses, with data in a temporary directory."""
 
     def __init__(self, binary, *, environment=None, data=None, amqp=False):
         self.binary = binary
@@ -68,7 +68,7 @@ class Broker:
         return self.urls["AMQP"]
 
     def api(self, method, path, body=None):
-        """The broker's own HTTP API, for what SDKs cannot say."""
+        """Calls the broker's native HTTP API, for what SDKs cannot do."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.http_url}/api/v1{path}", data=data, method=method)
         request.add_header("content-type", "application/json")
@@ -112,7 +112,7 @@ def receive(sqs, url, **more):
 
 
 def refused(code, call, *arguments, status=400, says="", **more):
-    """The call fails, with this code: what scripts compare."""
+    """Checks that the call fails with this code."""
     try:
         call(*arguments, **more)
     except ClientError as error:
@@ -120,11 +120,11 @@ def refused(code, call, *arguments, status=400, says="", **more):
         assert error.response["ResponseMetadata"]["HTTPStatusCode"] == status, error.response
         assert says in error.response["Error"]["Message"], error.response
         return error
-    raise AssertionError(f"{code} was expected, and the call succeeded")
+    raise AssertionError(f"{code} was expected, but the call succeeded")
 
 
 def run(checks, broker):
-    """Runs every check on the broker; says how many passed and failed."""
+    """Runs every check on the broker. Prints the numbers of passed and failed checks."""
     passed, failed = 0, 0
     for check in checks:
         try:

@@ -1,4 +1,4 @@
-"""Everything, against a broker of its own: `python main.py PATH-OF-THE-BINARY`."""
+"""Runs all checks against a new broker: `python main.py PATH-OF-THE-BINARY`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Messages of standard queues: sending, receiving, deleting, visibility, limits, checksums."""
+"""Messages of standard queues: send, receive, delete, visibility, limits, checksums."""
 
 import concurrent.futures
 import hashlib
@@ -15,7 +15,7 @@ def md5(text):
 
 
 def md5_of_attributes(attributes):
-    """As the SDKs that check it compute it."""
+    """Computes the checksum as the SDKs do."""
     out = b""
     part = lambda data: struct.pack(">I", len(data)) + data
     for key in sorted(attributes):
@@ -36,7 +36,7 @@ ATTRIBUTES = {
 }
 
 
-def a_message_goes_round(broker):
+def send_and_receive_a_message(broker):
     sqs = broker.client()
     url = queue(sqs)
     body = "héllo <&> \t\r\n \U0001f600 \"quoted\""
@@ -72,7 +72,7 @@ def attributes_are_chosen_by_name(broker):
     some = {key: ATTRIBUTES[key] for key in ("own.kind", "text")}
     assert got["MessageAttributes"] == some and got["MD5OfMessageAttributes"] == md5_of_attributes(some)
     assert set(got["Attributes"]) == {"SentTimestamp"}
-    # A prefix ends where it ends, with a period or without.
+    # A prefix works with or without a final period.
     [got] = receive(sqs, url, MessageAttributeNames=["t.*", "AWS.", "..x"])
     assert set(got["MessageAttributes"]) == {"text"}
     for every in ("All", "*", ".*"):
@@ -80,7 +80,7 @@ def attributes_are_chosen_by_name(broker):
     refused("InvalidAttributeName", sqs.receive_message, QueueUrl=url, AttributeNames=["Nothing"])
 
 
-def names_may_have_letters_of_any_alphabet(broker):
+def attribute_names_may_be_unicode(broker):
     sqs = broker.client()
     url = queue(sqs)
     attributes = {"preço.ä": {"DataType": "String", "StringValue": "x"}}
@@ -90,7 +90,7 @@ def names_may_have_letters_of_any_alphabet(broker):
     refused("InvalidParameterValue", sqs.send_message, QueueUrl=url, MessageBody="x", MessageAttributes=wrong)
 
 
-def a_trace_in_the_header_is_the_message_s(broker):
+def a_trace_header_becomes_an_attribute(broker):
     sqs = broker.client()
     trace = "Root=1-3152b799-8954dae64eda91bc9a23a7e8;Sampled=1"
     add = lambda request, **_: request.headers.__setitem__("X-Amzn-Trace-Id", trace)
@@ -100,7 +100,7 @@ def a_trace_in_the_header_is_the_message_s(broker):
     assert receive(sqs, url, AttributeNames=["AWSTraceHeader"])[0]["Attributes"] == {"AWSTraceHeader": trace}
 
 
-def a_batch_has_an_outcome_for_each(broker):
+def a_batch_has_one_result_per_entry(broker):
     sqs = broker.client()
     url = queue(sqs, MaximumMessageSize="1024")
     entries = [{"Id": str(n), "MessageBody": f"m{n}"} for n in range(9)]
@@ -125,7 +125,7 @@ def a_batch_has_an_outcome_for_each(broker):
     assert attribute(sqs, url, "ApproximateNumberOfMessagesNotVisible") == "0"
 
 
-def batches_that_are_none_are_refused(broker):
+def invalid_batches_are_refused(broker):
     sqs = broker.client()
     url = queue(sqs)
     start = "AWS.SimpleQueueService."
@@ -142,7 +142,7 @@ def batches_that_are_none_are_refused(broker):
     assert len(send([entry("a", half), entry("b", half)])()["Successful"]) == 2
 
 
-def wrong_messages_are_refused(broker):
+def invalid_messages_are_refused(broker):
     sqs = broker.client()
     url = queue(sqs)
     send = lambda **more: lambda: sqs.send_message(QueueUrl=url, **{"MessageBody": "x", **more})
@@ -167,7 +167,7 @@ def wrong_messages_are_refused(broker):
     assert len(got["Body"]) == (1 << 20) - 107
 
 
-def wrong_receives_are_refused(broker):
+def invalid_receives_are_refused(broker):
     sqs = broker.client()
     url = queue(sqs)
     ask = lambda **more: lambda: sqs.receive_message(QueueUrl=url, **more)
@@ -179,14 +179,14 @@ def wrong_receives_are_refused(broker):
     for call in (sqs.delete_message, lambda **more: sqs.change_message_visibility(VisibilityTimeout=1, **more)):
         error = refused("ReceiptHandleIsInvalid", call, QueueUrl=url, ReceiptHandle="garbage")
         assert isinstance(error, sqs.exceptions.ReceiptHandleIsInvalid)
-    # A handle belongs to its queue.
+    # A handle is valid only for its queue.
     other = queue(sqs)
     sqs.send_message(QueueUrl=other, MessageBody="x")
     [got] = receive(sqs, other)
     refused("ReceiptHandleIsInvalid", sqs.delete_message, QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])
 
 
-def visibility_ends_is_prolonged_and_given_up(broker):
+def visibility_expires_is_extended_and_released(broker):
     sqs = broker.client()
     url = queue(sqs, VisibilityTimeout="1")
     sqs.send_message(QueueUrl=url, MessageBody="x")
@@ -205,7 +205,7 @@ def visibility_ends_is_prolonged_and_given_up(broker):
     change(0)
     [third] = receive(sqs, url, AttributeNames=["All"])
     assert third["Attributes"]["ApproximateReceiveCount"] == "3"
-    # A handle that is over changes nothing, and is no error in a standard queue.
+    # An expired handle changes nothing, and is not an error in a standard queue.
     change(600, first["ReceiptHandle"])
     sqs.delete_message(QueueUrl=url, ReceiptHandle=first["ReceiptHandle"])
     refused("InvalidParameterValue", change, 43201)
@@ -216,14 +216,14 @@ def visibility_ends_is_prolonged_and_given_up(broker):
     assert (failed["Code"], failed["SenderFault"]) == ("ReceiptHandleIsInvalid", True), failed
 
 
-def a_late_delete_deletes_what_nobody_has(broker):
+def a_late_delete_removes_a_visible_message(broker):
     sqs = broker.client()
     url = queue(sqs)
     sqs.send_message(QueueUrl=url, MessageBody="x")
     [late] = receive(sqs, url, VisibilityTimeout=0)
     [now] = receive(sqs, url)
     sqs.delete_message(QueueUrl=url, ReceiptHandle=late["ReceiptHandle"])
-    assert attribute(sqs, url, "ApproximateNumberOfMessagesNotVisible") == "1", "another has it"
+    assert attribute(sqs, url, "ApproximateNumberOfMessagesNotVisible") == "1", "another consumer holds the message"
     sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=now["ReceiptHandle"], VisibilityTimeout=0)
     entries = [{"Id": "late", "ReceiptHandle": late["ReceiptHandle"]}]
     assert sqs.delete_message_batch(QueueUrl=url, Entries=entries)["Successful"] == [{"Id": "late"}]
@@ -262,7 +262,7 @@ def attributes_may_be_as_large_as_a_message(broker):
     )
 
 
-def a_receive_for_no_time_leaves_it_visible(broker):
+def a_receive_with_zero_visibility_leaves_it_visible(broker):
     sqs = broker.client()
     url = queue(sqs)
     sqs.send_message(QueueUrl=url, MessageBody="x")
@@ -281,7 +281,7 @@ def delays_hold_a_message_back(broker):
     assert [receive(sqs, url)[0]["Body"] for _ in range(2)] == ["now", "soon"]
 
 
-def a_long_poll_wakes_at_once_and_takes_nothing_when_abandoned(broker):
+def a_long_poll_wakes_at_once_and_loses_nothing_when_cancelled(broker):
     sqs = broker.client()
     url = queue(sqs)
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -291,7 +291,7 @@ def a_long_poll_wakes_at_once_and_takes_nothing_when_abandoned(broker):
             sqs.send_message(QueueUrl=url, MessageBody=body)
         bodies = sorted(poll.result(15)[0]["Body"] for poll in polls)
     assert bodies == ["a", "b"], bodies
-    # One that hangs up in the middle of its wait.
+    # A client that disconnects while it waits.
     host, port = broker.sqs_url.removeprefix("http://").split(":")
     body = f"Action=ReceiveMessage&WaitTimeSeconds=20&QueueUrl={url}".encode()
     head = f"POST / HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: {len(body)}\r\n"
@@ -304,13 +304,13 @@ def a_long_poll_wakes_at_once_and_takes_nothing_when_abandoned(broker):
     assert got["Body"] == "c"
 
 
-def fair_queues_take_group_ids(broker):
+def fair_queues_accept_group_ids(broker):
     sqs = broker.client()
     url = queue(sqs)
     for n in range(3):
         sqs.send_message(QueueUrl=url, MessageBody=str(n), MessageGroupId="tenant")
     got = [receive(sqs, url, AttributeNames=["MessageGroupId"])[0] for _ in range(3)]
-    assert [message["Body"] for message in got] == ["0", "1", "2"], "nothing is locked by its group"
+    assert [message["Body"] for message in got] == ["0", "1", "2"], "groups are not locked"
     assert got[0]["Attributes"] == {"MessageGroupId": "tenant"}
 
 
@@ -320,7 +320,7 @@ def send_many(sqs, url, group, bodies):
         assert "Failed" not in sqs.send_message_batch(QueueUrl=url, Entries=entries)
 
 
-def a_quiet_group_passes_the_backlog_of_a_noisy_one(broker):
+def a_quiet_group_overtakes_a_noisy_one(broker):
     sqs = broker.client()
     url = queue(sqs, VisibilityTimeout="600")
     send_many(sqs, url, "noisy", [f"a{n}" for n in range(500)])
@@ -330,8 +330,8 @@ def a_quiet_group_passes_the_backlog_of_a_noisy_one(broker):
     sqs.send_message(QueueUrl=url, MessageBody="b0", MessageGroupId="quiet")
     sqs.send_message(QueueUrl=url, MessageBody="c0")
     assert take() == ["b0", "c0"], "others first, with a group or without"
-    assert take() == ["a60", "a61"], "then the noisy one: nobody starves"
-    # What is out, and whose, is known after a crash.
+    assert take() == ["a60", "a61"], "then the noisy group: it does not starve"
+    # Messages in flight and their groups are known after a crash.
     broker.kill()
     broker.start()
     sqs = broker.client()
@@ -341,7 +341,7 @@ def a_quiet_group_passes_the_backlog_of_a_noisy_one(broker):
     for message in held[:50]:
         sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
     sqs.send_message(QueueUrl=url, MessageBody="b2", MessageGroupId="quiet")
-    assert take() == ["a63", "a64"], "with little out it is as quiet as the others"
+    assert take() == ["a63", "a64"], "with few messages in flight it is no longer noisy"
 
 
 def leases_outlive_a_crash(broker):
@@ -359,7 +359,7 @@ def leases_outlive_a_crash(broker):
     assert attribute(sqs, url, "ApproximateNumberOfMessagesNotVisible") == "1"
 
 
-def what_the_native_api_sends_is_received(broker):
+def messages_of_the_native_api_are_received(broker):
     sqs = broker.client()
     url = queue(sqs)
     native = f"{broker.http_url}/api/v1/queues/{url.rsplit('/', 1)[1]}/messages"
@@ -371,23 +371,23 @@ def what_the_native_api_sends_is_received(broker):
 
 
 CHECKS = [
-    a_message_goes_round,
+    send_and_receive_a_message,
     attributes_are_chosen_by_name,
-    names_may_have_letters_of_any_alphabet,
-    a_trace_in_the_header_is_the_message_s,
-    a_batch_has_an_outcome_for_each,
-    batches_that_are_none_are_refused,
-    wrong_messages_are_refused,
-    wrong_receives_are_refused,
-    visibility_ends_is_prolonged_and_given_up,
-    a_late_delete_deletes_what_nobody_has,
+    attribute_names_may_be_unicode,
+    a_trace_header_becomes_an_attribute,
+    a_batch_has_one_result_per_entry,
+    invalid_batches_are_refused,
+    invalid_messages_are_refused,
+    invalid_receives_are_refused,
+    visibility_expires_is_extended_and_released,
+    a_late_delete_removes_a_visible_message,
     the_first_receive_is_known_after_a_crash,
     attributes_may_be_as_large_as_a_message,
-    a_receive_for_no_time_leaves_it_visible,
+    a_receive_with_zero_visibility_leaves_it_visible,
     delays_hold_a_message_back,
-    a_long_poll_wakes_at_once_and_takes_nothing_when_abandoned,
-    fair_queues_take_group_ids,
-    a_quiet_group_passes_the_backlog_of_a_noisy_one,
+    a_long_poll_wakes_at_once_and_loses_nothing_when_cancelled,
+    fair_queues_accept_group_ids,
+    a_quiet_group_overtakes_a_noisy_one,
     leases_outlive_a_crash,
-    what_the_native_api_sends_is_received,
+    messages_of_the_native_api_are_received,
 ]

@@ -1,4 +1,4 @@
-"""CloudWatch: the counts of queues, as dashboards and autoscalers ask for them."""
+"""CloudWatch: the metrics of queues, as dashboards and autoscalers request them."""
 
 import datetime
 import json
@@ -18,11 +18,11 @@ def asked(called, metric, **more):
     return dict(Namespace="AWS/SQS", MetricName=metric, Dimensions=dimensions, Period=60, **span(), **more)
 
 
-def counts_come_from_the_history(broker):
+def metrics_come_from_the_history(broker):
     sqs, watch = broker.client(), broker.client("cloudwatch")
     url = queue(sqs)
     called = url.rsplit("/", 1)[1]
-    # Before the first sample or after it: they are counted.
+    # They are counted whether sent before or after the first sample.
     for n in range(3):
         sqs.send_message(QueueUrl=url, MessageBody=str(n))
     most = lambda metric: max(
@@ -30,7 +30,7 @@ def counts_come_from_the_history(broker):
             **asked(called, metric, Statistics=["Maximum", "SampleCount"]))["Datapoints"]),
         default=None,
     )
-    # The name that is an attribute and no metric is answered as well.
+    # The name of an attribute that is not a metric is answered as well.
     wait_for(lambda: most("ApproximateNumberOfMessages") == 3)
     assert most("ApproximateNumberOfMessagesVisible") == 3
     answer = watch.get_metric_statistics(**asked(called, "NumberOfMessagesSent", Statistics=["Sum"]))
@@ -45,10 +45,10 @@ def counts_come_from_the_history(broker):
     assert len(result["Timestamps"]) == len(result["Values"])
     metrics = watch.list_metrics(Namespace="AWS/SQS", Dimensions=[{"Name": "QueueName", "Value": called}])["Metrics"]
     assert {"NumberOfMessagesSent", "ApproximateAgeOfOldestMessage"} <= {m["MetricName"] for m in metrics}
-    json_answers_too(broker, called)
+    check_json_protocol(broker, called)
 
 
-def noisy_groups_are_counted_apart(broker):
+def noisy_groups_are_counted_separately(broker):
     sqs, watch = broker.client(), broker.client("cloudwatch")
     url = queue(sqs)
     called = url.rsplit("/", 1)[1]
@@ -73,10 +73,10 @@ def wait_for(seen):
         if seen():
             return
         time.sleep(0.1)
-    raise AssertionError("the history does not show it")
+    raise AssertionError("timeout waiting for the metric")
 
 
-def json_answers_too(broker, called):
+def check_json_protocol(broker, called):
     now = int(time.time())
     body = asked(called, "ApproximateNumberOfMessagesVisible", Statistics=["Maximum"])
     body.update(StartTime=now - 600, EndTime=now + 60)
@@ -89,7 +89,7 @@ def json_answers_too(broker, called):
     assert max(point["Maximum"] for point in answer["Datapoints"]) == 3, answer
 
 
-def wrong_questions_are_refused(broker):
+def invalid_metric_requests_are_refused(broker):
     watch = broker.client("cloudwatch")
     nothing = watch.get_metric_statistics(**asked(name(), "NumberOfMessagesSent", Statistics=["Sum"]))
     assert nothing["Datapoints"] == []
@@ -100,4 +100,4 @@ def wrong_questions_are_refused(broker):
     refused("InvalidParameterValue", watch.get_metric_data, MetricDataQueries=expression, **span())
 
 
-CHECKS = [counts_come_from_the_history, noisy_groups_are_counted_apart, wrong_questions_are_refused]
+CHECKS = [metrics_come_from_the_history, noisy_groups_are_counted_separately, invalid_metric_requests_are_refused]

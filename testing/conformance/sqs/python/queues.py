@@ -1,4 +1,4 @@
-"""Queues: making, finding, listing, attributes, tags, permissions, purging."""
+"""Queues: create, find, list, attributes, tags, permissions, purge."""
 
 import json
 import urllib.parse
@@ -7,7 +7,7 @@ import urllib.request
 from harness import Broker, arn, attribute, name, queue, receive, refused
 
 
-def a_queue_is_made_once_and_found(broker):
+def a_queue_is_created_once_and_found(broker):
     sqs = broker.client()
     called = name()
     made = sqs.create_queue(QueueName=called, Attributes={"VisibilityTimeout": "45"})["QueueUrl"]
@@ -26,13 +26,13 @@ def a_queue_is_made_once_and_found(broker):
     refused(missing, sqs.delete_queue, QueueUrl=made)
 
 
-def urls_follow_the_host_and_any_host_is_taken(broker):
+def urls_contain_the_requested_host(broker):
     sqs = broker.client(url=broker.sqs_url.replace("127.0.0.1", "localhost"))
     made = queue(sqs)
     assert made.startswith("http://localhost:"), made
     elsewhere = "https://sqs.eu-west-1.amazonaws.com/123456789012/" + made.rsplit("/", 1)[1]
     assert sqs.send_message(QueueUrl=elsewhere, MessageBody="x")["MessageId"]
-    # The main HTTP port speaks it as well, and its own paths are not disturbed.
+    # The main HTTP port accepts it as well, and its own paths still work.
     other = broker.client(url=broker.http_url)
     assert receive(other, made)[0]["Body"] == "x"
     assert urllib.request.urlopen(broker.http_url + "/livez").status == 200
@@ -118,7 +118,7 @@ def attributes_are_set_and_kept_over_a_crash(broker):
     assert attribute(sqs, url, "Policy") is None
 
 
-def wrong_attributes_are_refused(broker):
+def invalid_attributes_are_refused(broker):
     sqs = broker.client()
     url = queue(sqs)
     for wrong in [
@@ -152,7 +152,7 @@ def wrong_attributes_are_refused(broker):
     assert {key: attribute(sqs, fifo, key) for key in high} == high
 
 
-def tags_come_and_go(broker):
+def tags_are_added_and_removed(broker):
     sqs = broker.client()
     url = sqs.create_queue(QueueName=name(), tags={"a": "1"})["QueueUrl"]
     sqs.tag_queue(QueueUrl=url, Tags={"a": "2", "b": ""})
@@ -182,7 +182,7 @@ def permissions_are_statements_of_the_policy(broker):
     refused("OverLimit", sqs.add_permission, says="8 Actions were found, maximum allowed is 7.", status=403, **many)
 
 
-def a_purge_empties_and_comes_once_a_minute(broker):
+def a_purge_empties_and_is_limited_to_one_a_minute(broker):
     sqs = broker.client()
     url = queue(sqs)
     sqs.send_message(QueueUrl=url, MessageBody="x")
@@ -197,7 +197,7 @@ def a_purge_empties_and_comes_once_a_minute(broker):
     refused(progress, sqs.purge_queue, QueueUrl=url, status=403, says="every 60 seconds")
 
 
-def an_operator_chooses_url_account_and_pause(broker):
+def url_account_and_purge_interval_are_settings(broker):
     chosen = {
         "MALOTE_PUBLIC_URL": "https://queues.example.com/sqs/",
         "MALOTE_SQS_ACCOUNT": "123456789012",
@@ -214,12 +214,12 @@ def an_operator_chooses_url_account_and_pause(broker):
     own.stop()
 
 
-def requests_that_are_none_are_refused_in_their_protocol(broker):
+def invalid_requests_are_refused_in_their_protocol(broker):
     def ask(body, **headers):
         request = urllib.request.Request(broker.sqs_url, data=body, headers=headers)
         try:
             urllib.request.urlopen(request)
-            raise AssertionError("it was answered")
+            raise AssertionError("the request succeeded")
         except urllib.error.HTTPError as error:
             return error.code, dict(error.headers), error.read().decode()
 
@@ -235,22 +235,22 @@ def requests_that_are_none_are_refused_in_their_protocol(broker):
     assert status == 404 and "<UnknownOperationException/>" in body, body
     status, _, body = ask(b"Action=ListQueues", Origin="https://evil.example")
     assert status == 403 and "AccessDenied" in body, body
-    # Everything in the query string of a GET is fine.
+    # A GET with everything in the query string is accepted.
     get = broker.sqs_url + "/?" + urllib.parse.urlencode({"Action": "ListQueues", "Version": "2012-11-05"})
     assert b"<ListQueuesResponse" in urllib.request.urlopen(get).read()
 
 
 CHECKS = [
-    a_queue_is_made_once_and_found,
-    urls_follow_the_host_and_any_host_is_taken,
+    a_queue_is_created_once_and_found,
+    urls_contain_the_requested_host,
     bad_names_are_refused,
     queues_are_listed_by_prefix_and_page,
     attributes_have_their_defaults,
     attributes_are_set_and_kept_over_a_crash,
-    wrong_attributes_are_refused,
-    tags_come_and_go,
+    invalid_attributes_are_refused,
+    tags_are_added_and_removed,
     permissions_are_statements_of_the_policy,
-    a_purge_empties_and_comes_once_a_minute,
-    an_operator_chooses_url_account_and_pause,
-    requests_that_are_none_are_refused_in_their_protocol,
+    a_purge_empties_and_is_limited_to_one_a_minute,
+    url_account_and_purge_interval_are_settings,
+    invalid_requests_are_refused_in_their_protocol,
 ]

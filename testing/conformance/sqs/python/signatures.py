@@ -1,4 +1,4 @@
-"""Signatures: without credentials any will do; with them only the right ones, in the header or in the query string."""
+"""Signatures: without credentials any is accepted; with credentials only valid ones, in the header or the query string."""
 
 import json
 import subprocess
@@ -21,13 +21,13 @@ def key(binary, data, *grants):
 
 
 def locked(broker):
-    """A broker with two keys in its store before it starts."""
+    """A broker that starts with two keys."""
     binary, data = broker.binary, tempfile.TemporaryDirectory()
     admin, sender = key(binary, data, "--admin"), key(binary, data, "--grant", "send q-*")
     return Broker(binary, data=data), admin, sender
 
 
-def only_the_right_key_opens(broker):
+def only_valid_keys_are_accepted(broker):
     other, admin, sender = locked(broker)
     try:
         sqs = other.client(**admin)
@@ -70,9 +70,9 @@ def presigned(other, admin, queue_url):
     assert status == 403 and "SignatureDoesNotMatch" in body, body
 
 
-def without_credentials_any_signature_will_do(broker):
+def without_credentials_any_signature_is_accepted(broker):
     for more in (dict(key="a", secret="b"), dict(key="c", secret="d")):
         broker.client(**more).list_queues()
 
 
-CHECKS = [only_the_right_key_opens, without_credentials_any_signature_will_do]
+CHECKS = [only_valid_keys_are_accepted, without_credentials_any_signature_is_accepted]

@@ -1,4 +1,4 @@
-//! The hostile clients. Each holds its connections until it is told to stop; the server may close them.
+//! The hostile clients. Each keeps its connections open until `stop` is set; the server may close them earlier.
 #![allow(clippy::disallowed_methods, reason = "clients of a real process")]
 
 use std::io::{self, Read, Write};
@@ -18,43 +18,43 @@ use malote_wire_amqp::types::{Str, Symbol};
 use super::process::KEY;
 use super::{AUTHORIZATION, Target};
 
-/// More than the server allows in all.
+/// More than the server allows in total.
 const CONNECTIONS: usize = 400;
-/// How long a client waits for an answer that it does not need.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout for connecting, reading and writing.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 fn connect(to: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }
 
-fn is_over(stop: &AtomicBool) -> bool {
+fn is_stopped(stop: &AtomicBool) -> bool {
     stop.load(Ordering::Relaxed)
 }
 
 fn wait(stop: &AtomicBool) {
-    while !is_over(stop) {
+    while !is_stopped(stop) {
         sleep(Duration::from_millis(20));
     }
 }
 
-/// Keeps as many connections open as it may; what the server closes is opened anew.
+/// Keeps [`CONNECTIONS`] connections open, and replaces those that the server closes.
 fn flood(
     to: SocketAddr,
     stop: &AtomicBool,
     first: &[u8],
-    mut again: impl FnMut(&mut TcpStream) -> io::Result<()>,
+    mut keep_busy: impl FnMut(&mut TcpStream) -> io::Result<()>,
 ) {
     let mut held: Vec<TcpStream> = Vec::new();
-    while !is_over(stop) {
-        held.retain_mut(|stream| again(stream).is_ok());
+    while !is_stopped(stop) {
+        held.retain_mut(|stream| keep_busy(stream).is_ok());
         for _ in held.len()..CONNECTIONS {
-            if is_over(stop) {
+            if is_stopped(stop) {
                 return;
             }
-            // Refused: it is tried again.
+            // A refused connection is retried in the next round.
             let opened = connect(to).and_then(|mut stream| {
                 stream.write_all(first)?;
                 Ok(stream)
@@ -65,41 +65,43 @@ fn flood(
     }
 }
 
-/// Heads that fill the buffer for a head and never end.
-pub(super) fn half_heads(target: &Target, stop: &AtomicBool) -> Result<()> {
+/// Request headers that nearly fill the server's buffer and never end.
+pub(super) fn incomplete_headers(target: &Target, stop: &AtomicBool) -> Result<()> {
     let mut head = b"GET /api/v1/queues HTTP/1.1\r\nhost: localhost\r\nx-long: ".to_vec();
     head.extend([b'a'; 48 << 10]);
     flood(target.http, stop, &head, |_| Ok(()));
     Ok(())
 }
 
-/// Heads that come byte by byte, on every port.
+/// Request headers that arrive byte by byte.
 pub(super) fn slowloris(target: &Target, stop: &AtomicBool) -> Result<()> {
     let head = b"POST /api/v1/queues/good/messages HTTP/1.1\r\nhost: localhost\r\nx: ";
     flood(target.http, stop, head, |stream| stream.write_all(b"a"));
     Ok(())
 }
 
-/// Native connections without credentials, which send large frames if they are let in.
+/// Native connections without credentials. They send large frames if the server accepts them.
 pub(super) fn anonymous_connects(target: &Target, stop: &AtomicBool) -> Result<()> {
-    let hello = "GET /api/v1/connect HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\n\
+    let handshake = "GET /api/v1/connect HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\n\
         connection: upgrade\r\nsec-websocket-version: 13\r\n\
         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
         sec-websocket-protocol: malote.v1.json\r\n\r\n";
     let mut held = Vec::new();
-    let mut let_in = 0;
-    while !is_over(stop) {
+    let mut accepted = 0;
+    while !is_stopped(stop) {
         if held.len() >= CONNECTIONS / 4 {
             held.clear();
         }
         let Ok(mut stream) = connect(target.http) else { continue };
         let mut status = [0; 12];
-        if stream.write_all(hello.as_bytes()).is_err() || stream.read_exact(&mut status).is_err() {
+        if stream.write_all(handshake.as_bytes()).is_err()
+            || stream.read_exact(&mut status).is_err()
+        {
             continue;
         }
         if status.ends_with(b"101") {
-            let_in += 1;
-            // A masked text frame of 15 MiB, of which all but the end is sent.
+            accepted += 1;
+            // A masked text frame of 15 MiB, sent without its last mebibyte.
             let mut frame = vec![0x81, 0xff];
             frame.extend((15_u64 << 20).to_be_bytes());
             frame.extend([0; 4]);
@@ -108,7 +110,7 @@ pub(super) fn anonymous_connects(target: &Target, stop: &AtomicBool) -> Result<(
         }
         held.push(stream);
     }
-    ensure!(let_in == 0, "{let_in} native connections were let in without credentials");
+    ensure!(accepted == 0, "{accepted} native connections were accepted without credentials");
     Ok(())
 }
 
@@ -119,11 +121,11 @@ struct Amqp {
 }
 
 impl Amqp {
-    /// Opens, by the key or by nothing.
+    /// Opens a connection with a key, or anonymously.
     fn open(to: SocketAddr, key: Option<(&str, &str)>) -> Result<Amqp> {
         let config = Config { channel_max: 1000, ..Config::default() };
         let mut client = Amqp { amqp: Connection::client(config, 0), stream: connect(to)? };
-        client.until(|event| matches!(event, Event::SaslMechanisms(_)).then_some(()))?;
+        client.wait_for(|event| matches!(event, Event::SaslMechanisms(_)).then_some(()))?;
         let (mechanism, initial_response) = match key {
             Some((name, secret)) => ("PLAIN", Some(Bytes::from(format!("\0{name}\0{secret}")))),
             None => ("ANONYMOUS", None),
@@ -131,9 +133,9 @@ impl Amqp {
         let mechanism = Symbol::from_static(mechanism);
         let init = SaslInit { mechanism, initial_response, hostname: None };
         client.amqp.sasl_init(init)?;
-        client.until(|event| matches!(event, Event::SaslOutcome(_)).then_some(()))?;
+        client.wait_for(|event| matches!(event, Event::SaslOutcome(_)).then_some(()))?;
         client.amqp.open(Open::default())?;
-        client.until(|event| matches!(event, Event::Open(_)).then_some(()))?;
+        client.wait_for(|event| matches!(event, Event::Open(_)).then_some(()))?;
         Ok(client)
     }
 
@@ -142,11 +144,11 @@ impl Amqp {
         self.stream.write_all(&output)
     }
 
-    fn until<T>(&mut self, fits: impl Fn(&Event) -> Option<T>) -> Result<T> {
+    fn wait_for<T>(&mut self, pick: impl Fn(&Event) -> Option<T>) -> Result<T> {
         loop {
             self.write()?;
             while let Some(event) = self.amqp.next_event() {
-                if let Some(found) = fits(&event) {
+                if let Some(found) = pick(&event) {
                     return Ok(found);
                 }
             }
@@ -154,7 +156,7 @@ impl Amqp {
             let mut bytes = [0; 4096];
             let count = self.stream.read(&mut bytes)?;
             if count == 0 {
-                bail!("the server hung up");
+                bail!("the server closed the connection");
             }
             self.amqp.feed(&bytes[..count], 0);
         }
@@ -182,9 +184,9 @@ impl Amqp {
         Ok(self.amqp.attach(channel, attach)?)
     }
 
-    /// The condition with which a link was detached; none if it was attached.
-    fn refused(&mut self, link: LinkId) -> Result<Option<String>> {
-        self.until(|event| match event {
+    /// The error condition with which the server detached a link, or `None` if it attached the link.
+    fn detach_condition(&mut self, link: LinkId) -> Result<Option<String>> {
+        self.wait_for(|event| match event {
             Event::Attached { link: id, attach }
                 if *id == link && attach.source.is_some() && attach.target.is_some() =>
             {
@@ -199,15 +201,15 @@ impl Amqp {
     }
 }
 
-/// Tokens of many megabytes, of which the end never comes.
+/// Token messages of several megabytes that never end.
 pub(super) fn huge_frames(target: &Target, stop: &AtomicBool) -> Result<()> {
     let mut held = Vec::new();
-    while !is_over(stop) && held.len() < CONNECTIONS / 4 {
+    while !is_stopped(stop) && held.len() < CONNECTIONS / 4 {
         let Ok(mut client) = Amqp::open(target.amqp, None) else { continue };
         let sent = (|| -> Result<()> {
             let channel = client.amqp.begin()?;
             let link = client.sender(channel, "token", "$cbs")?;
-            client.until(|event| match event {
+            client.wait_for(|event| match event {
                 Event::Flow(flow) if flow.link == link && flow.credit > 0 => Some(()),
                 _ => None,
             })?;
@@ -215,11 +217,11 @@ pub(super) fn huge_frames(target: &Target, stop: &AtomicBool) -> Result<()> {
             let tag = Bytes::from_static(b"1");
             client.amqp.send(link, Outgoing { key: 1, tag, payload, ..Outgoing::default() })?;
             let output = client.amqp.take_output();
-            // All but the end of it.
+            // Everything except the end.
             client.stream.write_all(&output[..output.len().saturating_sub(100)])?;
             Ok(())
         })();
-        // Cut off in the middle: as it should be.
+        // The server is expected to close the connection during the transfer.
         drop(sent);
         held.push(client);
     }
@@ -227,14 +229,14 @@ pub(super) fn huge_frames(target: &Target, stop: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Links to the management nodes of entities that do not exist, and of one that does, without a token.
+/// Links without a token to the management nodes of one existing entity and of entities that do not exist.
 pub(super) fn management_links(target: &Target, stop: &AtomicBool) -> Result<()> {
     let mut number = 0_u64;
-    while !is_over(stop) {
+    while !is_stopped(stop) {
         let Ok(mut client) = Amqp::open(target.amqp, None) else { continue };
         let Ok(channel) = client.amqp.begin() else { continue };
         for _ in 0..100 {
-            if is_over(stop) {
+            if is_stopped(stop) {
                 return Ok(());
             }
             number += 1;
@@ -243,22 +245,26 @@ pub(super) fn management_links(target: &Target, stop: &AtomicBool) -> Result<()>
                 _ => format!("missing-{number}/$management"),
             };
             let Ok(link) = client.sender(channel, &number.to_string(), &at) else { break };
-            let Ok(refused) = client.refused(link) else { break };
-            let told = refused.as_deref() == Some(condition::UNAUTHORIZED_ACCESS);
-            ensure!(told, "`{at}` without a token: {}", refused.as_deref().unwrap_or("attached"));
+            let Ok(refused) = client.detach_condition(link) else { break };
+            let unauthorized = refused.as_deref() == Some(condition::UNAUTHORIZED_ACCESS);
+            ensure!(
+                unauthorized,
+                "`{at}` without a token: {}",
+                refused.as_deref().unwrap_or("attached")
+            );
         }
     }
     Ok(())
 }
 
-/// Peeks whose answers are not read.
+/// Peek requests whose answers are never read.
 pub(super) fn unread_peeks(target: &Target, stop: &AtomicBool) -> Result<()> {
     let request = format!(
         "GET /api/v1/queues/peeked/messages?max=1000 HTTP/1.1\r\nhost: localhost\r\n{AUTHORIZATION}\r\n"
     );
     let mut held = Vec::new();
     for _ in 0..100 {
-        if is_over(stop) {
+        if is_stopped(stop) {
             break;
         }
         let Ok(mut stream) = connect(target.http) else { continue };
@@ -269,15 +275,15 @@ pub(super) fn unread_peeks(target: &Target, stop: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Wrong passwords of users that do not exist, as fast as they are answered, on many connections.
+/// Login attempts with wrong passwords for unknown users, as fast as possible, on many connections.
 pub(super) fn failed_logins(target: &Target, stop: &AtomicBool) -> Result<()> {
     std::thread::scope(|scope| {
         for guesser in 0..32_usize {
             scope.spawn(move || {
                 let mut guess = guesser;
-                while !is_over(stop) {
+                while !is_stopped(stop) {
                     guess += 32;
-                    // Of a length that divides by three, for the base64 below.
+                    // The length is a multiple of three, as `base64` requires.
                     let pair = format!("guess{guesser:03}:{guess:06}");
                     let request = format!(
                         "GET /api/v1/queues HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic {}\r\n\r\n",
@@ -295,7 +301,7 @@ pub(super) fn failed_logins(target: &Target, stop: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Base64 of bytes whose number divides by three.
+/// Base64 of input whose length is a multiple of three.
 fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
@@ -308,16 +314,16 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// A key for `a*` that asks for queues of others in another case.
+/// A client with a key for `a*` that attaches to other queues by changing the case of their names.
 pub(super) fn forged_names(target: &Target, stop: &AtomicBool) -> Result<()> {
-    // The server takes the key up within a second.
+    // The server loads a new key within a second.
     let sign_in = || Amqp::open(target.amqp, Some((KEY, &target.secret)));
     let mut signed_in = sign_in();
-    while signed_in.is_err() && !is_over(stop) {
+    while signed_in.is_err() && !is_stopped(stop) {
         sleep(Duration::from_millis(50));
         signed_in = sign_in();
     }
-    let mut client = signed_in.context("the key does not sign in")?;
+    let mut client = signed_in.context("cannot log in with the key")?;
     let channel = client.amqp.begin()?;
     for (at, expected) in [
         ("alpha", None),
@@ -330,7 +336,7 @@ pub(super) fn forged_names(target: &Target, stop: &AtomicBool) -> Result<()> {
         ("Missing", Some(condition::UNAUTHORIZED_ACCESS)),
     ] {
         let link = client.receiver(channel, at, at)?;
-        let refused = client.refused(link)?;
+        let refused = client.detach_condition(link)?;
         ensure!(
             refused.as_deref() == expected,
             "`{at}`: {}",
@@ -344,7 +350,7 @@ pub(super) fn forged_names(target: &Target, stop: &AtomicBool) -> Result<()> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn base64_is_what_others_write() {
+    fn base64_matches_the_standard_encoding() {
         assert_eq!(super::base64(b"guess001:000032"), "Z3Vlc3MwMDE6MDAwMDMy");
     }
 }

@@ -1,15 +1,15 @@
-//! Hostile clients against the built binary, on loopback, for a bounded time: what they cost the server, and whether a
-//! well-behaved client beside them is still served.
+//! Hostile clients against the built binary, on loopback, for a limited time. They show what an attack costs the
+//! server and whether a well-behaved client is still served.
 //!
-//! Each attack runs alone for some seconds. Before, during and after it the memory of the server is measured; a
-//! well-behaved client connects anew all the time, from the same address as the attackers, and measures its latency.
-//! A run fails if memory grows by more than the attack's bound, if that client is refused, or if an attack gets what it
-//! must not have. It does not fail on times: machines differ.
-#![allow(clippy::disallowed_methods, reason = "a real process, by the machine's clock")]
+//! Each attack runs alone for some seconds. The server's memory is measured before, during and after it. A
+//! well-behaved client from the same address opens new connections all the time and measures its latency. A run fails
+//! if memory grows by more than the attack's bound, if that client is refused, or if an attack succeeds. Latency
+//! never fails a run, because machines differ.
+#![allow(clippy::disallowed_methods, reason = "runs a real process and measures real time")]
 
 mod hostile;
-mod neighbour;
 mod process;
+mod well_behaved;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -23,45 +23,44 @@ use serde_json::{Value, json};
 
 use crate::crash::server::Server;
 use crate::crash::wire::Http;
-use neighbour::Neighbour;
 use process::Process;
+use well_behaved::WellBehavedClient;
 
-/// How long each attack lasts, unless another time is asked for.
+/// Duration of each attack (default).
 pub const SECONDS: u64 = 10;
 
-/// Connections that the server allows: few, so that attacks reach the bound.
-const CONNECTIONS: &str = "256";
+/// The server's connection limit. It is low so that attacks reach it.
+const CONNECTIONS_MAX: &str = "256";
 
-/// The user of the well-behaved client, as the server is started with.
+/// Password of the user `admin`, with which the server is started.
 const PASSWORD: &str = "attack";
-/// `admin` and that password.
+/// Header with the credentials of `admin`.
 pub(crate) const AUTHORIZATION: &str = "authorization: Basic YWRtaW46YXR0YWNr\r\n";
 
-/// Where memory is looked at.
-const SAMPLE: Duration = Duration::from_millis(20);
+/// Interval between two measurements of memory.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 
 const MIB: u64 = 1 << 20;
 
-/// Where the server listens.
+/// Addresses of the server under attack.
 #[derive(Clone)]
 pub(crate) struct Target {
     http: SocketAddr,
     amqp: SocketAddr,
-    /// Of the key that may use `a*`.
+    /// Secret of the key that may use `a*`.
     secret: String,
 }
 
-/// One kind of hostile clients.
 struct Attack {
     name: &'static str,
-    /// Begins the attack and holds it until told to stop. What it says is a failure.
+    /// Runs the attack until the flag is set. An error means that the attack succeeded.
     run: fn(&Target, &AtomicBool) -> Result<()>,
-    /// Bytes by which the server may grow.
+    /// The most bytes by which the server's memory may grow.
     growth_max: u64,
 }
 
 const ATTACKS: &[Attack] = &[
-    Attack { name: "half-heads", run: hostile::half_heads, growth_max: 96 * MIB },
+    Attack { name: "incomplete-headers", run: hostile::incomplete_headers, growth_max: 96 * MIB },
     Attack { name: "slowloris", run: hostile::slowloris, growth_max: 96 * MIB },
     Attack { name: "anonymous-connects", run: hostile::anonymous_connects, growth_max: 96 * MIB },
     Attack { name: "huge-frames", run: hostile::huge_frames, growth_max: 96 * MIB },
@@ -71,63 +70,68 @@ const ATTACKS: &[Attack] = &[
     Attack { name: "forged-names", run: hostile::forged_names, growth_max: 64 * MIB },
 ];
 
-/// Runs every attack, or the one of that name. False if one of them got through.
+/// Runs all attacks, or the one with this name. Returns false if an attack succeeded.
 pub fn run(seconds: u64, only: Option<&str>, binary: &Path) -> Result<bool> {
     let chosen: Vec<&Attack> =
         ATTACKS.iter().filter(|attack| only.is_none_or(|name| attack.name == name)).collect();
     if chosen.is_empty() {
         let names: Vec<&str> = ATTACKS.iter().map(|attack| attack.name).collect();
-        bail!("there is no such attack: choose one of {}", names.join(", "));
+        bail!("unknown attack; choose one of {}", names.join(", "));
     }
     let data = tempfile::tempdir()?;
     let mut server = Server::new(binary, data.path())?;
     let (amqp, http) = (server.listen_amqp()?, server.at);
     server.set("MALOTE_ADMIN_PASSWORD", PASSWORD);
-    server.set("MALOTE_LIMITS_CONNECTIONS", CONNECTIONS);
-    // The first start makes the user; the key is taken up while the server runs.
+    server.set("MALOTE_LIMITS_CONNECTIONS", CONNECTIONS_MAX);
+    // The first start creates the user. The running server loads the key.
     server.start()?;
-    let target = Target { http, amqp, secret: process::add_key(binary, data.path())? };
+    let target = Target { http, amqp, secret: process::create_key(binary, data.path())? };
     prepare(&target)?;
-    let process = Process::new(server.pid().context("the server runs")?);
+    let process = Process::new(server.pid().context("the server is not running")?);
     println!(
         "{:<20}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}",
         "attack", "before", "peak", "after", "requests", "refused", "p50 ms", "p99 ms"
     );
     let mut passed = true;
     for attack in chosen {
-        passed &= try_one(attack, &target, &process, Duration::from_secs(seconds.max(1)))?;
+        passed &= run_attack(attack, &target, &process, Duration::from_secs(seconds.max(1)))?;
     }
     Ok(passed)
 }
 
-fn try_one(attack: &Attack, target: &Target, process: &Process, lasts: Duration) -> Result<bool> {
+fn run_attack(
+    attack: &Attack,
+    target: &Target,
+    process: &Process,
+    duration: Duration,
+) -> Result<bool> {
     let before = process.resident()?;
     let stop = Arc::new(AtomicBool::new(false));
-    let neighbour = Neighbour::start(target.http, stop.clone());
+    let client = WellBehavedClient::start(target.http, stop.clone());
     let hostile = {
         let (stop, run, target) = (stop.clone(), attack.run, target.clone());
         spawn(move || run(&target, &stop))
     };
     let mut peak = before;
     let begun = Instant::now();
-    while begun.elapsed() < lasts {
+    while begun.elapsed() < duration {
         peak = peak.max(process.resident()?);
-        sleep(SAMPLE);
+        sleep(SAMPLE_INTERVAL);
     }
     stop.store(true, Ordering::Relaxed);
-    let attacked = hostile.join().unwrap_or_else(|_| bail!("the attack itself panicked"));
-    let served = neighbour.finish();
+    let result = hostile.join().unwrap_or_else(|_| bail!("the attack itself panicked"));
+    let stats = client.finish();
     let after = process.resident()?;
     let mib = |bytes: u64| format!("{:.0} MiB", bytes as f64 / MIB as f64);
-    let (p50, p99) = served.latency_ms();
+    let (p50, p99) = stats.latency_ms();
     println!(
         "{:<20}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10.1}{:>10.1}",
         attack.name,
         mib(before),
         mib(peak),
         mib(after),
-        served.requests(),
-        served.refused.len(),
+        stats.requests(),
+        stats.refusals.len(),
         p50,
         p99
     );
@@ -136,24 +140,24 @@ fn try_one(attack: &Attack, target: &Target, process: &Process, lasts: Duration)
     if growth > attack.growth_max {
         failures.push(format!("memory grew by {}, over {}", mib(growth), mib(attack.growth_max)));
     }
-    if let Some(first) = served.refused.first() {
+    if let Some(first) = stats.refusals.first() {
         failures.push(format!("the well-behaved client was refused: {first}"));
     }
-    if served.requests() == 0 {
+    if stats.requests() == 0 {
         failures.push("the well-behaved client was not served once".to_owned());
     }
-    if let Err(error) = attacked {
+    if let Err(error) = result {
         failures.push(format!("{error:#}"));
     }
     failures.iter().for_each(|failure| println!("  {}: {failure}", attack.name));
     Ok(failures.is_empty())
 }
 
-/// Queues, and messages to peek at.
+/// Creates the queues, and messages to peek at.
 fn prepare(target: &Target) -> Result<()> {
     let mut http = Http::connect(target.http)?;
     let mut ask = |method: &str, path: &str, body: &Value| -> Result<()> {
-        let (status, answer) = http.ask_headed(method, path, AUTHORIZATION, body)?;
+        let (status, answer) = http.request_with_headers(method, path, AUTHORIZATION, body)?;
         if !(200..300).contains(&status) {
             bail!("{method} {path}: {status} {answer}");
         }

@@ -1,5 +1,5 @@
-//! The attacked process: its memory, and a key made for it before it starts.
-#![allow(clippy::disallowed_methods, reason = "asks the system about a process")]
+//! The attacked process: its memory, and a key for it.
+#![allow(clippy::disallowed_methods, reason = "reads the state of a real process")]
 
 use std::fs::read_to_string;
 use std::path::Path;
@@ -7,7 +7,6 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// A process of this machine.
 pub(super) struct Process {
     status: String,
 }
@@ -17,20 +16,20 @@ impl Process {
         Process { status: format!("/proc/{pid}/status") }
     }
 
-    /// Bytes of memory that it has in use.
+    /// Resident memory in bytes.
     pub(super) fn resident(&self) -> Result<u64> {
-        let text = read_to_string(&self.status).context("the server is gone")?;
+        let text = read_to_string(&self.status).context("the server has ended")?;
         let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-        Ok(kib.context("the system does not say how much memory it has")? << 10)
+        Ok(kib.context("/proc reports no resident memory")? << 10)
     }
 }
 
-/// The name of a key that may use queues whose names begin with `a`.
+/// Name of a key that may use queues whose names begin with `a`.
 pub(super) const KEY: &str = "forger";
 
-/// Makes that key, and tells its secret.
-pub(super) fn add_key(binary: &Path, data: &Path) -> Result<String> {
+/// Creates that key and returns its secret.
+pub(super) fn create_key(binary: &Path, data: &Path) -> Result<String> {
     let made = Command::new(binary)
         .args(["key", "add", "servicebus", "--id", KEY, "-o", "json"])
         .args(["--grant", "send,receive,manage a*", "--data"])
@@ -41,6 +40,6 @@ pub(super) fn add_key(binary: &Path, data: &Path) -> Result<String> {
         bail!("`malote key add` failed: {}", String::from_utf8_lossy(&made.stderr));
     }
     let made: serde_json::Value = serde_json::from_slice(&made.stdout)?;
-    let secret = made["secret"].as_str().context("the key has a secret")?;
+    let secret = made["secret"].as_str().context("the new key has no secret")?;
     Ok(secret.to_owned())
 }

@@ -1,4 +1,4 @@
-//! The queues of a world: every world has others, so that every combination comes up.
+//! Random queue specifications. They differ in every world, so that all combinations occur.
 
 use malote_model::{
     DeadLetterTarget, Dedup, Durability, OnExpiry, Overflow, QueueSpec, RetryOrder, Sessions,
@@ -10,7 +10,7 @@ use crate::model::Queue;
 use crate::rng::Rng;
 use crate::world::TURN_MS_MAX;
 
-/// How long something lives; sometimes not at all.
+/// A random time to live, sometimes zero.
 pub(super) fn lifetime(rng: &mut Rng) -> u64 {
     let ms = [10, 300, 3000, 20_000][rng.below(4) as usize];
     rng.below(ms)
@@ -48,7 +48,7 @@ pub(super) fn spec(rng: &mut Rng, sessions: Sessions) -> QueueSpec {
     bounded(rng, plain)
 }
 
-/// What bounds messages in time and number, and which count as sent before.
+/// Adds limits of time and number, and de-duplication.
 fn bounded(rng: &mut Rng, spec: QueueSpec) -> QueueSpec {
     let window_ms = [100, 2000, 20_000, 100_000][rng.below(4) as usize];
     let per_session = spec.sessions.required() && rng.chance(50);
@@ -62,7 +62,7 @@ fn bounded(rng: &mut Rng, spec: QueueSpec) -> QueueSpec {
     let ttl_ms = rng.chance(30).then(|| 1 + lifetime(rng));
     QueueSpec {
         ttl_ms,
-        // Without a time to live, when a message came is known only roughly.
+        // Without a time to live, a message's arrival is known only approximately.
         dead_letters_keep_age: ttl_ms.is_some() && rng.chance(50),
         on_expiry,
         dedup: rng.chance(30).then_some(dedup),
@@ -73,13 +73,13 @@ fn bounded(rng: &mut Rng, spec: QueueSpec) -> QueueSpec {
     }
 }
 
-/// Where others' dead letters go.
+/// The queue for dead letters of other queues.
 pub(super) fn graves(rng: &mut Rng, sessions: Sessions) -> QueueSpec {
     let graves = QueueSpec { sessions, lock_ms: 2000, ..QueueSpec::default() };
     if rng.chance(50) { bounded(rng, graves) } else { graves }
 }
 
-/// A queue that goes by itself, mostly.
+/// A queue that usually deletes itself.
 pub(super) fn passing(rng: &mut Rng, sessions: Sessions) -> QueueSpec {
     QueueSpec {
         auto_delete: rng.chance(50),
@@ -88,7 +88,7 @@ pub(super) fn passing(rng: &mut Rng, sessions: Sessions) -> QueueSpec {
     }
 }
 
-/// A queue that mostly sends its messages on; to itself, which is refused, now and then.
+/// A queue that usually forwards its messages. Sometimes it forwards to itself, which is refused.
 pub(super) fn relay(rng: &mut Rng) -> QueueSpec {
     let forward_to = rng.chance(85).then(|| topics::forward(rng));
     QueueSpec { forward_to, ..spec(rng, Sessions::None) }
@@ -100,7 +100,7 @@ pub(super) fn private(rng: &mut Rng) -> QueueSpec {
     QueueSpec { exclusive: !rng.chance(10), ..passing(rng, sessions) }
 }
 
-/// Another specification for a queue, as far as it may change.
+/// A new specification for a queue, within the changes that are allowed.
 pub(super) fn updated(rng: &mut Rng, q: &Queue, now: u64) -> QueueSpec {
     let old = &q.spec;
     let fresh =
@@ -120,8 +120,8 @@ pub(super) fn updated(rng: &mut Rng, q: &Queue, now: u64) -> QueueSpec {
         spec.priority_max ^= 1;
         spec.fair = false;
     }
-    // When messages came is kept only roughly while nothing lives for a time: they do not expire at once, nor by the
-    // time at which this is done.
+    // Without a time to live, arrival times are known only approximately. So messages must expire neither at once nor
+    // before this request is processed.
     let oldest = q.msgs.values().filter(|msg| !msg.timed).map(|msg| msg.at).min();
     if let (Some(ttl_ms), Some(oldest)) = (&mut spec.ttl_ms, oldest) {
         *ttl_ms += now.saturating_sub(oldest) + TURN_MS_MAX;

@@ -1,4 +1,4 @@
-//! The topics of a world, and what is asked of them.
+//! The topics of a world, and requests about them.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,13 +17,14 @@ use crate::rng::Rng;
 
 pub(super) const SUBJECT: &str = "red";
 
-const TOPICS: [(&str, TopicKind); 6] = [
+const TOPICS: [(&str, TopicKind); 7] = [
     ("fan", TopicKind::Fanout),
     ("direct", TopicKind::Direct),
     ("filter", TopicKind::Filter),
     ("words", TopicKind::Topic),
     ("heads", TopicKind::Headers),
-    // Twice: it has the most kinds of rules.
+    ("shares", TopicKind::Hash),
+    // Twice, because it has the most kinds of rules.
     ("filter", TopicKind::Filter),
 ];
 
@@ -39,12 +40,12 @@ fn topic(name: &str) -> TopicName {
     TopicName::new(name).unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
-/// A routing key, of few.
+/// One of few routing keys.
 pub(super) fn key(rng: &mut Rng) -> Option<String> {
     rng.chance(60).then(|| any(rng, &KEYS).to_owned())
 }
 
-/// What rules look for, in some messages.
+/// Properties that rules look for, in some messages.
 pub(super) fn properties(rng: &mut Rng, properties: &mut Properties) {
     if rng.chance(50) {
         properties.set("colour", Value::String(any(rng, &COLOURS).into()));
@@ -54,18 +55,18 @@ pub(super) fn properties(rng: &mut Rng, properties: &mut Properties) {
     }
 }
 
-/// Where a queue's messages go on to: another queue or a topic, which may be there or not, or lead back.
+/// A target for forwarding: a queue or topic, which may not exist or may lead back.
 pub(super) fn forward(rng: &mut Rng) -> Address {
     let queues = [RELAYS[0], RELAYS[1], RELAYS[0], RELAYS[1], "plain", "dynamic", "other", PASSING];
     match rng.chance(60) {
         true => name(any(rng, &queues)).into(),
-        // The kind whose actions change what comes through: circles lead through those too.
+        // This kind has actions that change messages, so cycles should include it.
         false if rng.chance(40) => topic(TOPICS[2].0).into(),
         false => topic(any(rng, &TOPICS).0).into(),
     }
 }
 
-/// Dead letters go through one of them, under their own key or another.
+/// A topic for dead letters, with the original routing key or another one.
 pub(super) fn dead_letter(rng: &mut Rng) -> DeadLetterTarget {
     let topic = topic(any(rng, &TOPICS).0);
     DeadLetterTarget::Topic { topic, key: key(rng).filter(|_| rng.chance(50)) }
@@ -79,11 +80,12 @@ fn topic_spec(rng: &mut Rng, kind: TopicKind) -> TopicSpec {
         dedup: rng.chance(30).then_some(dedup),
         auto_delete: rng.chance(30),
         internal: rng.chance(8),
+        alternate: rng.chance(20).then(|| topic(any(rng, &TOPICS).0)),
         ..TopicSpec::default()
     }
 }
 
-/// Other properties for a topic; seldom another kind, which is refused.
+/// A new specification for a topic. A different kind is rare, because it is refused.
 fn updated(rng: &mut Rng, had: &TopicSpec, has_rules: bool) -> TopicSpec {
     let kind = if rng.chance(5) { TopicKind::Filter } else { had.kind };
     let mut spec = TopicSpec { kind, internal: rng.chance(8), ..had.clone() };
@@ -93,14 +95,14 @@ fn updated(rng: &mut Rng, had: &TopicSpec, has_rules: bool) -> TopicSpec {
             _ => topic_spec(rng, kind).dedup,
         };
     }
-    // Without rules it would be one that goes with the last of them, and that is gone already.
+    // An auto-delete topic without rules would be deleted at once.
     if has_rules {
         spec.auto_delete = rng.chance(30);
     }
     spec
 }
 
-/// A rule that a topic of this kind takes.
+/// A rule that is valid for a topic of this kind.
 fn rule(rng: &mut Rng, kind: TopicKind) -> Rule {
     let filter = match (kind, rng.below(12)) {
         (TopicKind::Fanout, _) | (TopicKind::Filter, 0) => Filter::All,
@@ -109,6 +111,7 @@ fn rule(rng: &mut Rng, kind: TopicKind) -> Rule {
             Filter::Pattern(any(rng, &PATTERNS).into())
         }
         (TopicKind::Headers, _) | (TopicKind::Filter, 3) => Filter::Headers(headers(rng)),
+        (TopicKind::Hash, _) => Filter::Weight(rng.below(3) as u32),
         (_, 4) => Filter::None,
         (_, 5..9) => {
             let (text, _) = any(rng, &CONDITIONS);
@@ -168,16 +171,21 @@ fn subscribe(rng: &mut Rng, topic: &str, of: &str, kind: TopicKind) -> TopicAsk 
     TopicAsk::Subscribe { name: subscription(topic, of), spec, rules }
 }
 
-/// The topics that a world begins with: two or three, with subscriptions and queues that are bound.
+/// The topics of a new world, with subscriptions and bound queues.
 pub(crate) fn begin(rng: &mut Rng) -> Vec<TopicAsk> {
     let mut asks = Vec::new();
-    for (of, kind) in TOPICS.into_iter().take(5) {
+    for (of, kind) in TOPICS.into_iter().take(6) {
         if rng.chance(15) {
             continue;
         }
         asks.push(TopicAsk::Declare { name: topic(of), spec: topic_spec(rng, kind) });
         for subscription in ["a", "b"].iter().take(1 + rng.below(2) as usize) {
             asks.push(subscribe(rng, of, subscription, kind));
+        }
+        if rng.chance(25) {
+            let queue = QueueName::inbox(&topic(any(rng, &TOPICS).0));
+            let rule = Rule { action: None, ..rule(rng, kind) };
+            asks.push(TopicAsk::Bind { topic: topic(of), queue, rule });
         }
         for queue in ["plain", "dynamic", "other", RELAYS[0], RELAYS[1]] {
             if rng.chance(30) {
@@ -190,7 +198,7 @@ pub(crate) fn begin(rng: &mut Rng) -> Vec<TopicAsk> {
 }
 
 impl Clients {
-    /// Where a message goes.
+    /// A random address for a message.
     pub(super) fn address(&self, rng: &mut Rng) -> Address {
         match rng.chance(35) {
             true => topic(any(rng, &TOPICS).0).into(),
@@ -198,7 +206,6 @@ impl Clients {
         }
     }
 
-    /// A message for a topic.
     pub(super) fn publication(
         &mut self,
         rng: &mut Rng,
@@ -211,7 +218,7 @@ impl Clients {
         self.letter(rng, wants, known, now)
     }
 
-    /// The rules of a topic that goes with the last of them are taken away, that one too or the queue that it is for.
+    /// Removes all rules of an auto-delete topic; instead of the last rule perhaps the subscription that has it.
     pub(super) fn last_rules(&self, rng: &mut Rng, state: &State) -> Option<Vec<(usize, Ask)>> {
         let auto = state.topics.iter().filter(|(_, t)| t.spec.auto_delete && !t.rules.is_empty());
         let auto: Vec<_> = auto.collect();
@@ -230,7 +237,7 @@ impl Clients {
         Some(asks)
     }
 
-    /// Something about topics.
+    /// A random request about topics.
     pub(super) fn topic(&mut self, rng: &mut Rng, state: &State) -> Option<TopicAsk> {
         let (of, kind) = any(rng, &TOPICS);
         let name = topic(of);
@@ -248,10 +255,14 @@ impl Clients {
             }
             3..5 => {
                 let kind = if rng.chance(5) { TopicKind::Filter } else { kind };
-                TopicAsk::Bind { topic: name, queue: self.queue(rng), rule: rule(rng, kind) }
+                let queue = match rng.chance(25) {
+                    true => QueueName::inbox(&topic(any(rng, &TOPICS).0)),
+                    false => self.queue(rng),
+                };
+                TopicAsk::Bind { topic: name, queue, rule: rule(rng, kind) }
             }
             5 if rng.chance(70) => {
-                // Another rule of the same name; now and then of one that does not exist.
+                // Replace a rule by one of the same name; sometimes the name does not exist.
                 let all = t.rules.iter().flat_map(|(q, rules)| rules.keys().map(move |r| (q, r)));
                 let all: Vec<_> = all.collect();
                 let (queue, named) = *pick(rng, &all)?;

@@ -1,4 +1,4 @@
-//! Senders and receivers, and what they share.
+//! Senders and receivers, and their shared state.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,32 +11,32 @@ use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use super::Protocol;
-use super::history::{Got, History, name};
-use super::wire::{Http, Native, Settles, Speaker, in_path};
+use super::history::{History, ReceivedMessage, name};
+use super::wire::{Http, Native, SenderConnection, SettleApi, in_path};
 use crate::rng::Rng;
 
-/// What is shared by all clients.
+/// State shared by all clients.
 pub(crate) struct Shared {
     at: SocketAddr,
-    /// Largest padding of a body.
+    /// Upper bound for the padding of a body, in bytes.
     padding_max: u64,
     history: Mutex<History>,
-    /// Senders pause.
-    quiet: AtomicBool,
-    /// Receivers take their time.
+    /// Senders pause while this is set.
+    paused: AtomicBool,
+    /// Receivers take longer for each message while this is set.
     pub(crate) slow: AtomicBool,
-    /// Receivers stop.
+    /// All clients stop once this is set.
     done: AtomicBool,
     holders: AtomicU64,
 }
 
-/// What becomes of what was received.
+/// What a worker does with a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum WorkerAction {
     Complete,
-    /// Until the broker has enough of it.
+    /// Abandons it until the broker dead-letters it.
     Abandon,
-    /// Completed and sent to another queue, in one transaction.
+    /// Completes it and sends it to another queue, in one transaction.
     Move(&'static str),
 }
 
@@ -46,7 +46,7 @@ impl Shared {
             at,
             padding_max,
             history: Mutex::default(),
-            quiet: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
             slow: AtomicBool::new(false),
             done: AtomicBool::new(false),
             holders: AtomicU64::new(1),
@@ -61,8 +61,8 @@ impl Shared {
         "x".repeat(rng.below(self.padding_max) as usize)
     }
 
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.quiet.load(Ordering::Relaxed)
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -73,24 +73,23 @@ impl Shared {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Senders pause, or go on.
-    pub(crate) fn quiet(&self, quiet: bool) {
-        self.quiet.store(quiet, Ordering::Relaxed);
+    pub(crate) fn set_paused(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Relaxed);
     }
 
-    /// Waits until everything acknowledged was received, as long as there is progress.
-    pub(crate) fn drained(&self) {
-        let (mut patience, mut left) = (Instant::now(), usize::MAX);
-        while left > 0 && patience.elapsed() < Duration::from_secs(120) {
+    /// Waits until all acknowledged messages were received. Gives up after two minutes without progress.
+    pub(crate) fn wait_until_drained(&self) {
+        let (mut last_progress, mut left) = (Instant::now(), usize::MAX);
+        while left > 0 && last_progress.elapsed() < Duration::from_secs(120) {
             sleep(Duration::from_millis(100));
             let missing = self.history().missing().len();
             if missing < left {
-                (patience, left) = (Instant::now(), missing);
+                (last_progress, left) = (Instant::now(), missing);
             }
         }
     }
 
-    /// Receivers stop; what the history says is printed, and whether nothing was violated.
+    /// Stops all clients, prints the history and returns whether it has no violations.
     pub(crate) fn finish(&self, threads: Vec<JoinHandle<()>>) -> Result<bool> {
         sleep(Duration::from_millis(300));
         self.done.store(true, Ordering::Relaxed);
@@ -107,23 +106,24 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Short: what a killed client had comes back soon.
+/// Short, so that messages of a killed client are redelivered soon.
 const LOCK_MS: u64 = 1500;
 const SESSIONS_EACH: u64 = 4;
 
-/// Sends batches, some to sessions of its own, some to no session.
+/// Sends batches, some to sessions of this sender, some without a session.
 pub(crate) fn send(shared: &Shared, protocol: Protocol, me: u64, seed: u64) {
     let mut rng = Rng::new(seed ^ 0x5e4d);
-    let mut speaker: Option<Speaker> = None;
+    let mut connection: Option<SenderConnection> = None;
     let mut numbers = vec![0_u64; SESSIONS_EACH as usize];
     let mut total = 0_u64;
     while !shared.is_done() {
-        if shared.is_quiet() {
+        if shared.is_paused() {
             sleep(Duration::from_millis(5));
             continue;
         }
-        let connected = speaker.take().map_or_else(|| Speaker::connect(shared.at, protocol), Ok);
-        let Ok(mut speaking) = connected else {
+        let connecting =
+            connection.take().map_or_else(|| SenderConnection::connect(shared.at, protocol), Ok);
+        let Ok(mut connected) = connecting else {
             sleep(Duration::from_millis(5));
             continue;
         };
@@ -152,8 +152,8 @@ pub(crate) fn send(shared: &Shared, protocol: Protocol, me: u64, seed: u64) {
             messages.push(message);
             ids.push(known);
         }
-        let answer = speaking.send(&messages).ok();
-        speaker = answer.is_some().then_some(speaking);
+        let answer = connected.send(&messages).ok();
+        connection = answer.is_some().then_some(connected);
         match answer {
             Some(Ok(_)) => {
                 let mut history = shared.history();
@@ -164,20 +164,20 @@ pub(crate) fn send(shared: &Shared, protocol: Protocol, me: u64, seed: u64) {
                 shared.history().refused(&ids, &code);
                 sleep(Duration::from_millis(20));
             }
-            // The server is gone: who knows.
+            // The server was killed; the result is unknown.
             None => {}
         }
         sleep(Duration::from_millis(rng.below(8)));
     }
 }
 
-fn got(queue: &str, message: &Value) -> Option<Got> {
-    // A body that was sent as JSON comes back as its text.
+fn parse_message(queue: &str, message: &Value) -> Option<ReceivedMessage> {
+    // A body that was sent as JSON is returned as text.
     let body: Value = match &message["body"] {
         Value::String(text) => serde_json::from_str(text).ok()?,
         other => other.clone(),
     };
-    Some(Got {
+    Some(ReceivedMessage {
         id: name(message["id"].as_str()?, queue),
         seq: message["seq"].as_u64()?,
         session: message["session"].as_str().map(str::to_owned),
@@ -187,35 +187,38 @@ fn got(queue: &str, message: &Value) -> Option<Got> {
     })
 }
 
-fn all(queue: &str, messages: &Value) -> Vec<Got> {
-    let messages = messages.as_array().map_or(&[][..], |all| all);
-    let understood: Vec<Got> = messages.iter().filter_map(|m| got(queue, m)).collect();
-    assert_eq!(understood.len(), messages.len(), "a message was not understood");
-    understood
+fn parse_messages(queue: &str, messages: &Value) -> Vec<ReceivedMessage> {
+    let messages = messages.as_array().map_or(&[][..], |list| list);
+    let parsed: Vec<ReceivedMessage> =
+        messages.iter().filter_map(|m| parse_message(queue, m)).collect();
+    assert_eq!(parsed.len(), messages.len(), "a message could not be parsed");
+    parsed
 }
 
-/// Free-standing leases over HTTP: plain, several of a session at a time, or under a hold.
+/// Receives over HTTP: without sessions, several messages per session, or with an accepted session.
 pub(crate) fn receive(shared: &Shared, n: u64) {
     let several = json!({ "max": 10, "per_session": 5, "wait_ms": 200, "lock_ms": LOCK_MS });
     match n % 3 {
-        0 => work(shared, "plain", Then::Complete),
-        1 => each(shared, n, |http, holder, rng| {
-            receive_once(shared, http, holder, ("ordered", Then::Complete), &several, rng)
+        0 => run_worker(shared, "plain", WorkerAction::Complete),
+        1 => repeat(shared, n, |http, holder, rng| {
+            receive_once(shared, http, holder, ("ordered", WorkerAction::Complete), &several, rng)
         }),
-        _ => each(shared, n, |http, holder, rng| hold_once(shared, http, holder, rng).map(|()| 0)),
+        _ => {
+            repeat(shared, n, |http, holder, rng| hold_once(shared, http, holder, rng).map(|()| 0))
+        }
     }
 }
 
-/// A worker of one queue over HTTP.
-pub(crate) fn work(shared: &Shared, queue: &str, then: Then) {
+/// Receives from one queue over HTTP.
+pub(crate) fn run_worker(shared: &Shared, queue: &str, action: WorkerAction) {
     let ask = json!({ "max": 20, "wait_ms": 200, "lock_ms": LOCK_MS });
-    each(shared, queue.len() as u64, |http, holder, rng| {
-        receive_once(shared, http, holder, (queue, then), &ask, rng)
+    repeat(shared, queue.len() as u64, |http, holder, rng| {
+        receive_once(shared, http, holder, (queue, action), &ask, rng)
     });
 }
 
-/// Does it again and again, over one connection as long as that holds.
-fn each(
+/// Repeats `once`, on one connection as long as it works.
+fn repeat(
     shared: &Shared,
     n: u64,
     mut once: impl FnMut(&mut Http, u64, &mut Rng) -> io::Result<usize>,
@@ -223,13 +226,13 @@ fn each(
     let mut rng = Rng::new(n ^ 0x7ece);
     let mut http: Option<Http> = None;
     while !shared.is_done() {
-        let Some(mut speaker) = http.take().or_else(|| Http::connect(shared.at).ok()) else {
+        let Some(mut connection) = http.take().or_else(|| Http::connect(shared.at).ok()) else {
             sleep(Duration::from_millis(5));
             continue;
         };
         let holder = shared.holders.fetch_add(1, Ordering::Relaxed);
-        if once(&mut speaker, holder, &mut rng).is_ok() {
-            http = Some(speaker);
+        if once(&mut connection, holder, &mut rng).is_ok() {
+            http = Some(connection);
         }
     }
 }
@@ -238,13 +241,13 @@ fn receive_once(
     shared: &Shared,
     http: &mut Http,
     holder: u64,
-    (queue, then): (&str, Then),
+    (queue, action): (&str, WorkerAction),
     ask: &Value,
     rng: &mut Rng,
 ) -> io::Result<usize> {
     let asked = now();
     let path = format!("/api/v1/queues/{}/receive", in_path(queue));
-    let (status, answer) = http.ask("POST", &path, ask)?;
+    let (status, answer) = http.request("POST", &path, ask)?;
     if status >= 300 {
         if status != 503 && status != 409 && status != 410 {
             eprintln!("receive: {status} {answer}");
@@ -252,32 +255,32 @@ fn receive_once(
         sleep(Duration::from_millis(10));
         return Ok(0);
     }
-    let got = all(queue, &answer["messages"]);
+    let got = parse_messages(queue, &answer["messages"]);
     shared.history().received(holder, false, asked, now(), &got);
-    if rng.chance(4) && !shared.is_quiet() {
-        return Ok(got.len()); // a worker that never comes back
+    if rng.chance(4) && !shared.is_paused() {
+        return Ok(got.len()); // a worker that disappears without settling
     }
     if got.is_empty() {
         return Ok(0);
     }
-    take_time(shared, rng);
-    finish(shared, http, queue, then, &got)?;
+    simulate_work(shared, rng);
+    settle_received(shared, http, queue, action, &got)?;
     Ok(got.len())
 }
 
-/// What a worker does between receiving and settling.
-fn take_time(shared: &Shared, rng: &mut Rng) {
+/// Simulates the time between receiving and settling.
+fn simulate_work(shared: &Shared, rng: &mut Rng) {
     let slow = if shared.slow.load(Ordering::Relaxed) { 300 } else { 0 };
     sleep(Duration::from_millis(slow + rng.below(20)));
 }
 
-/// Settles what was received.
-fn finish(
+/// Settles the received messages.
+fn settle_received(
     shared: &Shared,
-    speaker: &mut impl Settles,
+    connection: &mut impl SettleApi,
     queue: &str,
-    then: Then,
-    got: &[Got],
+    action: WorkerAction,
+    got: &[ReceivedMessage],
 ) -> io::Result<()> {
     {
         let mut history = shared.history();
@@ -286,33 +289,35 @@ fn finish(
         }
     }
     let leases: Vec<&str> = got.iter().map(|got| got.lease.as_str()).collect();
-    let outcome = if then == Then::Abandon { "abandon" } else { "complete" };
+    let outcome = if action == WorkerAction::Abandon { "abandon" } else { "complete" };
     let items = json!([{ "leases": leases, "outcome": outcome }]);
-    let Then::Move(to) = then else {
-        match speaker.settle(queue, &items)? {
-            Ok(answer) if then == Then::Complete => note_completed(shared, got, &answer),
+    let WorkerAction::Move(to) = action else {
+        match connection.settle(queue, &items)? {
+            Ok(answer) if action == WorkerAction::Complete => {
+                record_completed(shared, got, &answer)
+            }
             Ok(_) => {}
-            Err(problem) => shared.history().wrong("settlement refused", problem.to_string()),
+            Err(problem) => shared.history().violation("settlement refused", problem.to_string()),
         }
         return Ok(());
     };
     let ids = got.iter().map(|got| got.id.rsplit_once('@').map_or("", |(id, _)| id));
     let messages: Vec<_> =
         ids.map(|id| json!({ "id": id, "body": { "number": 0 }, "queue": to })).collect();
-    match speaker.transact(queue, &items, &messages)? {
+    match connection.transact(queue, &items, &messages)? {
         Ok(_) => {
             let mut history = shared.history();
             got.iter().for_each(|got| history.completed(&got.id, true, now()));
         }
-        // Too late: nothing of it happened, and another has them.
+        // The lease expired: nothing happened, and another worker has the messages.
         Err(problem) if problem["code"] == "lease_lost" => {}
-        Err(problem) => shared.history().wrong("settlement refused", problem.to_string()),
+        Err(problem) => shared.history().violation("settlement refused", problem.to_string()),
     }
     Ok(())
 }
 
-fn note_completed(shared: &Shared, got: &[Got], answer: &Value) {
-    let results = answer["results"].as_array().map_or(&[][..], |all| all);
+fn record_completed(shared: &Shared, got: &[ReceivedMessage], answer: &Value) {
+    let results = answer["results"].as_array().map_or(&[][..], |list| list);
     let mut history = shared.history();
     for (got, result) in got.iter().zip(results) {
         history.completed(&got.id, result["ok"] == true, now());
@@ -321,7 +326,7 @@ fn note_completed(shared: &Shared, got: &[Got], answer: &Value) {
 
 fn hold_once(shared: &Shared, http: &mut Http, holder: u64, rng: &mut Rng) -> io::Result<()> {
     let accept = json!({ "wait_ms": 200, "lock_ms": LOCK_MS });
-    let (status, held) = http.ask("POST", "/api/v1/queues/ordered/sessions/accept", &accept)?;
+    let (status, held) = http.request("POST", "/api/v1/queues/ordered/sessions/accept", &accept)?;
     if status != 200 {
         sleep(Duration::from_millis(10));
         return Ok(());
@@ -331,30 +336,31 @@ fn hold_once(shared: &Shared, http: &mut Http, holder: u64, rng: &mut Rng) -> io
     };
     for _ in 0..1 + rng.below(4) {
         let ask = json!({ "max": 4, "wait_ms": 20, "session_token": token });
-        if receive_once(shared, http, holder, ("ordered", Then::Complete), &ask, rng)? == 0 {
+        if receive_once(shared, http, holder, ("ordered", WorkerAction::Complete), &ask, rng)? == 0
+        {
             break;
         }
     }
     if rng.chance(90) {
         let path = format!("/api/v1/queues/ordered/sessions/{session}/release");
-        shared.history().release(holder);
-        http.ask("POST", &path, &json!({ "token": token }))?;
+        shared.history().release_all(holder);
+        http.request("POST", &path, &json!({ "token": token }))?;
     }
     Ok(())
 }
 
-/// Connection-bound leases over the native connection.
+/// Receives over the native connection, whose leases end with the connection.
 pub(crate) fn consume(shared: &Shared, n: u64) {
     let queue = if n.is_multiple_of(2) { "plain" } else { "ordered" };
-    consume_from(shared, n, queue, Then::Complete);
+    consume_from(shared, n, queue, WorkerAction::Complete);
 }
 
-/// The same, of one queue.
-pub(crate) fn consume_from(shared: &Shared, n: u64, queue: &str, then: Then) {
+/// Receives from one queue over the native connection.
+pub(crate) fn consume_from(shared: &Shared, n: u64, queue: &str, action: WorkerAction) {
     let mut rng = Rng::new(n ^ 0xc0de);
     while !shared.is_done() {
         let holder = shared.holders.fetch_add(1, Ordering::Relaxed);
-        let _ = consume_once(shared, n, holder, (queue, then), &mut rng);
+        let _ = consume_once(shared, n, holder, (queue, action), &mut rng);
         shared.history().disconnected(holder);
         sleep(Duration::from_millis(5));
     }
@@ -364,20 +370,20 @@ fn consume_once(
     shared: &Shared,
     n: u64,
     holder: u64,
-    (queue, then): (&str, Then),
+    (queue, action): (&str, WorkerAction),
     rng: &mut Rng,
 ) -> io::Result<()> {
     let (kills, asked) = (shared.history().kills, now());
     let mut native = Native::connect(shared.at)?;
-    native.patience(Duration::from_millis(500))?;
+    native.set_timeout(Duration::from_millis(500))?;
     let attach = json!({ "consumer": 1, "queue": queue, "credit": 8, "per_session": 1 + n % 3, "lock_ms": LOCK_MS });
-    if let Err(problem) = native.ask("attach", attach)? {
+    if let Err(problem) = native.request("attach", attach)? {
         eprintln!("attach: {problem}");
         return Ok(());
     }
     while !shared.is_done() {
-        let said = match native.hear() {
-            Ok(said) => said,
+        let frame = match native.next_frame() {
+            Ok(frame) => frame,
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
             {
@@ -385,33 +391,33 @@ fn consume_once(
             }
             Err(error) => return Err(error),
         };
-        let Some(delivered) = said.get("deliver") else { continue };
-        let mut got = all(queue, &delivered["messages"]);
+        let Some(delivered) = frame.get("deliver") else { continue };
+        let mut got = parse_messages(queue, &delivered["messages"]);
         let count = got.len();
-        // A slow worker comes to some of them too late: it never had those.
+        // A slow worker reads some messages after their lease has expired; it never held those.
         got.retain(|got| got.until > now());
         {
             let mut history = shared.history();
             if history.kills != kills {
-                return Ok(()); // said by a server that is no more
+                return Ok(()); // sent by a server that was killed
             }
             history.received(holder, true, asked, now(), &got);
-            if rng.chance(3) && !shared.is_quiet() {
+            if rng.chance(3) && !shared.is_paused() {
                 history.disconnected(holder);
-                return Ok(()); // gone without a word
+                return Ok(()); // disconnects without settling
             }
         }
         if shared.slow.load(Ordering::Relaxed) {
-            take_time(shared, rng);
+            simulate_work(shared, rng);
         }
-        native.patience(Duration::from_secs(20))?;
+        native.set_timeout(Duration::from_secs(20))?;
         if !got.is_empty() {
-            finish(shared, &mut native, queue, then, &got)?;
+            settle_received(shared, &mut native, queue, action, &got)?;
         }
-        if let Err(problem) = native.ask("credit", json!({ "consumer": 1, "credit": count }))? {
+        if let Err(problem) = native.request("credit", json!({ "consumer": 1, "credit": count }))? {
             eprintln!("credit: {problem}");
         }
-        native.patience(Duration::from_millis(500))?;
+        native.set_timeout(Duration::from_millis(500))?;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Ways that messages take through several queues: copies of a topic, a move in a transaction, sending again what was
-//! not answered, dead letters. A message is noted under a name for every queue that it may come out of.
+//! Messages that pass through several queues: copies of a topic, a move in a transaction, retries of unanswered
+//! sends, and dead letters. The history has one entry per message and queue.
 
 use std::sync::Arc;
 use std::thread::{JoinHandle, sleep, spawn};
@@ -8,26 +8,26 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Protocol;
-use super::clients::{Shared, Then, consume_from, work};
+use super::clients::{Shared, WorkerAction, consume_from, run_worker};
 use super::history::name;
-use super::wire::Speaker;
+use super::wire::SenderConnection;
 use crate::rng::Rng;
 
 const ALL: &str = "news/Subscriptions/all";
 const RED: &str = "news/Subscriptions/red";
 
-/// Every queue at an end of a way, or on it, and what is done there.
-const WORKERS: [(&str, Then); 7] = [
-    (ALL, Then::Complete),
-    (RED, Then::Complete),
-    ("first", Then::Move("second")),
-    ("second", Then::Complete),
-    ("once", Then::Complete),
-    ("failing", Then::Abandon),
-    ("failing/$deadletterqueue", Then::Complete),
+/// Every queue of these flows, with the action of its workers.
+const WORKERS: [(&str, WorkerAction); 7] = [
+    (ALL, WorkerAction::Complete),
+    (RED, WorkerAction::Complete),
+    ("first", WorkerAction::Move("second")),
+    ("second", WorkerAction::Complete),
+    ("once", WorkerAction::Complete),
+    ("failing", WorkerAction::Abandon),
+    ("failing/$deadletterqueue", WorkerAction::Complete),
 ];
 
-/// What must be there before anybody sends: path and specification.
+/// Paths and specifications of the queues, topics and subscriptions.
 pub(crate) fn specs() -> [(&'static str, Value); 7] {
     let red = json!([{ "name": "red", "filter": { "correlation": { "subject": "red" } } }]);
     [
@@ -45,27 +45,27 @@ pub(crate) fn specs() -> [(&'static str, Value); 7] {
 pub(crate) fn clients(shared: &Arc<Shared>, protocol: Protocol, seed: u64) -> Vec<JoinHandle<()>> {
     let sender = shared.clone();
     let mut threads = vec![spawn(move || send(&sender, protocol, seed))];
-    for (n, (queue, then)) in WORKERS.into_iter().enumerate() {
+    for (n, (queue, action)) in WORKERS.into_iter().enumerate() {
         let shared = shared.clone();
         threads.push(spawn(move || match protocol {
-            Protocol::Http => work(&shared, queue, then),
-            Protocol::Native => consume_from(&shared, n as u64, queue, then),
+            Protocol::Http => run_worker(&shared, queue, action),
+            Protocol::Native => consume_from(&shared, n as u64, queue, action),
         }));
     }
     threads
 }
 
-/// Messages and the names by which they must come out.
+/// Messages, and their names in the history.
 struct Batch {
     messages: Vec<Value>,
     names: Vec<String>,
     /// Sent again until it is answered.
-    again: bool,
+    retry: bool,
 }
 
 fn batch(shared: &Shared, rng: &mut Rng, total: &mut u64) -> Batch {
     let flow = rng.below(4);
-    let mut batch = Batch { messages: Vec::new(), names: Vec::new(), again: flow == 2 };
+    let mut batch = Batch { messages: Vec::new(), names: Vec::new(), retry: flow == 2 };
     for _ in 0..1 + rng.below(4) {
         *total += 1;
         let id = format!("flow-{total}");
@@ -99,19 +99,20 @@ fn batch(shared: &Shared, rng: &mut Rng, total: &mut u64) -> Batch {
 
 fn send(shared: &Shared, protocol: Protocol, seed: u64) {
     let mut rng = Rng::new(seed ^ 0xf10e);
-    let (mut speaker, mut unanswered, mut total) = (None::<Speaker>, None::<Batch>, 0);
+    let (mut connection, mut unanswered, mut total) = (None::<SenderConnection>, None::<Batch>, 0);
     while !shared.is_done() {
-        // What was not answered is sent again even when no more is sent.
-        if shared.is_quiet() && unanswered.is_none() {
+        // Unanswered batches are retried even while senders are paused.
+        if shared.is_paused() && unanswered.is_none() {
             sleep(Duration::from_millis(5));
             continue;
         }
-        let connected = speaker.take().map_or_else(|| Speaker::connect(shared.at(), protocol), Ok);
-        let Ok(mut speaking) = connected else {
+        let connecting =
+            connection.take().map_or_else(|| SenderConnection::connect(shared.at(), protocol), Ok);
+        let Ok(mut connected) = connecting else {
             sleep(Duration::from_millis(5));
             continue;
         };
-        let Batch { messages, names, again } = match unanswered.take() {
+        let Batch { messages, names, retry } = match unanswered.take() {
             Some(batch) => batch,
             None => {
                 let batch = batch(shared, &mut rng, &mut total);
@@ -120,53 +121,55 @@ fn send(shared: &Shared, protocol: Protocol, seed: u64) {
                 batch
             }
         };
-        match speaking.send(&messages) {
-            // As if the answer had been lost: the server may be killed before it hears of them again.
-            Ok(Ok(_)) if again && rng.chance(30) => {
-                unanswered = Some(Batch { messages, names, again });
+        match connected.send(&messages) {
+            // Treat the answer as lost: the server may be killed before the retry.
+            Ok(Ok(_)) if retry && rng.chance(30) => {
+                unanswered = Some(Batch { messages, names, retry });
             }
             Ok(Ok(answer)) => {
                 let mut history = shared.history();
                 names
                     .iter()
-                    .filter(|name| must_come(name))
+                    .filter(|name| must_be_received(name))
                     .for_each(|name| history.acknowledged(name));
                 let receipts = answer["messages"].as_array().map_or(&[][..], |all| all);
                 let before = receipts.iter().filter(|receipt| receipt["duplicate"] == true);
-                history.recognised += before.count() as u64;
-                speaker = Some(speaking);
+                history.duplicates += before.count() as u64;
+                connection = Some(connected);
             }
             Ok(Err(problem)) => {
                 let code = problem["code"].as_str().unwrap_or("no code").to_owned();
                 shared.history().refused(&names, &code);
-                speaker = Some(speaking);
+                connection = Some(connected);
                 sleep(Duration::from_millis(20));
             }
-            // The server is gone: who knows.
-            Err(_) if again => unanswered = Some(Batch { messages, names, again }),
+            // The server was killed; the result is unknown.
+            Err(_) if retry => unanswered = Some(Batch { messages, names, retry }),
             Err(_) => {}
         }
         sleep(Duration::from_millis(rng.below(8)));
     }
 }
 
-/// Whether a worker must have had it. Not there where messages fail: one whose worker never came back, or whose delivery a
-/// kill cut off, and that twice, is among the dead letters, and nobody ever had it in hand.
-fn must_come(name: &str) -> bool {
-    !WORKERS.iter().any(|(queue, then)| {
-        *then == Then::Abandon && name.rsplit_once('@').is_some_and(|(_, of)| of == *queue)
+/// Whether a worker must have received the message. This is not so in the queue with failures: if a worker disappears
+/// or a kill interrupts a delivery twice, the message is dead-lettered although no worker received it.
+fn must_be_received(name: &str) -> bool {
+    !WORKERS.iter().any(|(queue, action)| {
+        *action == WorkerAction::Abandon
+            && name.rsplit_once('@').is_some_and(|(_, of)| of == *queue)
     })
 }
 
-/// Queues out of which nothing came: a way that nothing took proves nothing, nor does one that nobody took twice.
-pub(crate) fn untaken(shared: &Shared) -> Vec<&'static str> {
+/// Queues from which no message was received, because such a run proves nothing. The same applies if no retry was
+/// detected as a duplicate.
+pub(crate) fn unused_queues(shared: &Shared) -> Vec<&'static str> {
     let history = shared.history();
     let counts = history.completed_by_queue();
-    let ends = WORKERS.iter().filter(|(_, then)| *then != Then::Abandon);
-    let mut untaken: Vec<_> =
+    let ends = WORKERS.iter().filter(|(_, action)| *action != WorkerAction::Abandon);
+    let mut unused: Vec<_> =
         ends.map(|(queue, _)| *queue).filter(|queue| !counts.contains_key(*queue)).collect();
-    if history.recognised == 0 {
-        untaken.push("once, a second time");
+    if history.duplicates == 0 {
+        unused.push("once (retries)");
     }
-    untaken
+    unused
 }

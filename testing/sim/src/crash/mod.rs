@@ -1,13 +1,10 @@
-//! The real binary, killed with -9 again and again under load, and a checker of the whole history.
+//! The kill -9 loop: the built binary is killed again and again under load, and the whole history is checked.
 //!
-//! Senders and receivers speak HTTP or the native connection, or are a program with an official client, and note every
-//! acknowledgement. Each session has one sender, so its order is known; other messages go through topics, transactions
-//! and dead letters, or are sent again when no answer came (`flows`). `sqs` is another load: a FIFO queue under SQS
-//! clients. At the end the queues are drained: what was acknowledged must have come.
-#![allow(
-    clippy::disallowed_methods,
-    reason = "a real process on a real disk, by the machine's clock"
-)]
+//! Clients use HTTP, the native connection, or an official client library in a separate program, and record every
+//! acknowledgement. Each session has one sender, so its order is known. Other messages go through topics,
+//! transactions and dead letters, or are retried when no answer came (`flows`). `sqs` is a different load: a FIFO
+//! queue with SQS clients. At the end the queues are drained, and every acknowledged message must have been received.
+#![allow(clippy::disallowed_methods, reason = "runs a real process on a real disk, in real time")]
 
 pub(crate) mod clients;
 mod flows;
@@ -31,20 +28,20 @@ use program::Program;
 use server::Server;
 use wire::Http;
 
-/// How clients speak.
+/// The protocol of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     Http,
     Native,
 }
 
-/// Small messages: many of them are under way when the server dies.
+/// Small messages, so that many are in flight when the server is killed.
 const PADDING_MAX: u64 = 300;
 const SENDERS: u64 = 3;
 
-/// Kills and restarts `cycles` times; says whether nothing was violated.
+/// Kills and restarts the server `cycles` times. Returns whether there was no violation.
 pub fn run(protocol: Protocol, cycles: u64, binary: &Path, seed: u64) -> Result<bool> {
-    let dir = tempfile::tempdir().context("no room for the data")?;
+    let dir = tempfile::tempdir().context("cannot create a data directory")?;
     let mut server = Server::new(binary, dir.path())?;
     server.start()?;
     declare(&server)?;
@@ -59,26 +56,26 @@ pub fn run(protocol: Protocol, cycles: u64, binary: &Path, seed: u64) -> Result<
     }
     threads.extend(flows::clients(&shared, protocol, seed));
     let cycled = cycle(&mut server, &shared, cycles, seed, Duration::from_millis(120))?;
-    shared.quiet(true);
-    // Leases of the dead run out; then everything has been received.
-    shared.drained();
+    shared.set_paused(true);
+    // Wait until the leases of killed clients have expired and everything was received.
+    shared.wait_until_drained();
     println!("{protocol:?}: {cycled}");
     let fine = shared.finish(threads)?;
-    let untaken = flows::untaken(&shared);
-    if !untaken.is_empty() {
-        println!("nothing came out of {untaken:?}: this proves nothing");
+    let unused = flows::unused_queues(&shared);
+    if !unused.is_empty() {
+        println!("no messages were received from {unused:?}; the run proves nothing");
     }
-    Ok(fine && untaken.is_empty())
+    Ok(fine && unused.is_empty())
 }
 
-/// The same with Service Bus: the clients are a program.
+/// The same with Service Bus clients, in a separate program.
 pub fn run_servicebus(program: &Path, cycles: u64, binary: &Path, seed: u64) -> Result<bool> {
-    let dir = tempfile::tempdir().context("no room for the data")?;
+    let dir = tempfile::tempdir().context("cannot create a data directory")?;
     let mut server = Server::new(binary, dir.path())?;
     let amqp = server.listen_amqp()?;
     server.start()?;
     let mut http = Http::connect(server.at).context("the server does not answer")?;
-    // The client sends again what it does not know the fate of.
+    // The client retries sends whose result it does not know.
     let dedup = json!({ "window_ms": 600_000 });
     let plain = json!({ "failed_max": null, "lock_ms": LOCK_MS, "dedup": dedup });
     let ordered =
@@ -87,19 +84,19 @@ pub fn run_servicebus(program: &Path, cycles: u64, binary: &Path, seed: u64) -> 
     put(&mut http, "queues/ordered", &ordered)?;
     let shared = Shared::new(server.at, PADDING_MAX);
     let mut clients = Program::start(program, amqp, &shared)?;
-    // The client takes its time to notice, and to connect again.
+    // The client needs time to notice the restart and to reconnect.
     let cycled = cycle(&mut server, &shared, cycles, seed, Duration::from_millis(1500))?;
-    clients.quiet()?;
-    shared.drained();
+    clients.pause()?;
+    shared.wait_until_drained();
     println!("ServiceBus: {cycled}");
     clients.finish()?;
     shared.finish(Vec::new())
 }
 
-/// Short: what nobody completes comes back soon.
+/// Short, so that messages are redelivered soon.
 const LOCK_MS: u64 = 3_000;
 
-/// Kills and restarts; says how long it took.
+/// Kills and restarts the server. Returns a summary.
 fn cycle(
     server: &mut Server,
     shared: &Shared,
@@ -122,7 +119,7 @@ fn cycle(
     Ok(format!("{cycles} cycles in {seconds:.1} s, slowest restart {ms} ms"))
 }
 
-/// The queues and topics that clients use.
+/// Declares the queues and topics of the clients.
 pub(crate) fn declare(server: &Server) -> Result<()> {
     let mut http = Http::connect(server.at).context("the server does not answer")?;
     let own = [
@@ -136,14 +133,14 @@ pub(crate) fn declare(server: &Server) -> Result<()> {
 }
 
 fn put(http: &mut Http, what: &str, spec: &Value) -> Result<()> {
-    let (status, answer) = http.ask("PUT", &format!("/api/v1/{what}"), spec)?;
+    let (status, answer) = http.request("PUT", &format!("/api/v1/{what}"), spec)?;
     if status != 201 && status != 200 {
         bail!("declaring {what}: {status} {answer}");
     }
     Ok(())
 }
 
-/// A receiver of its own kind by its number.
+/// Starts a receiver; its number selects what it does.
 pub(crate) fn receiver(shared: &Arc<Shared>, protocol: Protocol, n: u64) -> JoinHandle<()> {
     let shared = shared.clone();
     spawn(move || match protocol {

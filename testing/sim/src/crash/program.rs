@@ -1,6 +1,6 @@
-//! Clients in a program of their own: those of a protocol whose official client is written in another language.
+//! Clients in a separate program, for protocols whose official client library is written in another language.
 //!
-//! It tells what happens as lines of JSON, in the order in which it happened; they become part of the history.
+//! The program prints events as JSON lines, in the order in which they happened. They become part of the history.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -13,9 +13,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::clients::Shared;
-use super::history::{Got, History};
+use super::history::{History, ReceivedMessage};
 
-/// A running program.
 pub(crate) struct Program {
     child: Child,
     stdin: ChildStdin,
@@ -31,36 +30,37 @@ impl Program {
             .spawn()
             .with_context(|| format!("cannot start {}", path.display()))?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-        let (stdin, stdout) = stdin.zip(stdout).context("the program has no pipes")?;
+        let (stdin, stdout) = stdin.zip(stdout).context("the program has no stdin or stdout")?;
         let shared = shared.clone();
         let reader = spawn(move || {
             for line in BufReader::new(stdout).lines() {
-                let line = line.context("the program cannot be read")?;
-                let told: Value = serde_json::from_str(&line).context("the program speaks JSON")?;
-                note(&mut shared.history(), &told)
-                    .with_context(|| format!("`{line}` is not understood"))?;
+                let line = line.context("cannot read from the program")?;
+                let event: Value =
+                    serde_json::from_str(&line).context("the program printed invalid JSON")?;
+                record(&mut shared.history(), &event)
+                    .with_context(|| format!("unknown event `{line}`"))?;
             }
             Ok(())
         });
         Ok(Program { child, stdin, reader })
     }
 
-    /// Senders pause.
-    pub(crate) fn quiet(&mut self) -> Result<()> {
-        self.say("quiet")
+    /// Pauses the senders.
+    pub(crate) fn pause(&mut self) -> Result<()> {
+        self.send_command("pause")
     }
 
-    fn say(&mut self, word: &str) -> Result<()> {
-        writeln!(self.stdin, "{word}").context("the program does not listen")
+    fn send_command(&mut self, command: &str) -> Result<()> {
+        writeln!(self.stdin, "{command}").context("cannot write to the program")
     }
 
-    /// It stops, and everything that it told is part of the history.
+    /// Stops the program and waits until all its events are in the history.
     pub(crate) fn finish(mut self) -> Result<()> {
-        self.say("done")?;
-        let status = self.child.wait().context("the program does not end")?;
+        self.send_command("stop")?;
+        let status = self.child.wait().context("cannot wait for the program")?;
         match self.reader.join() {
             Ok(read) => read?,
-            Err(_) => bail!("the reader of the program panicked"),
+            Err(_) => bail!("the thread that reads from the program panicked"),
         }
         if !status.success() {
             bail!("the program failed: {status}");
@@ -69,12 +69,18 @@ impl Program {
     }
 }
 
-fn note(history: &mut History, told: &Value) -> Option<()> {
-    let number = |name: &str| told[name].as_u64().unwrap_or(0);
+fn record(history: &mut History, event: &Value) -> Option<()> {
+    let number = |name: &str| event[name].as_u64().unwrap_or(0);
     let (holder, now) = (number("holder"), number("now"));
-    let ids = || told["ids"].as_array()?.iter().map(Value::as_str).collect::<Option<Vec<&str>>>();
-    let messages = || told["messages"].as_array()?.iter().map(got).collect::<Option<Vec<Got>>>();
-    match told["what"].as_str()? {
+    let ids = || event["ids"].as_array()?.iter().map(Value::as_str).collect::<Option<Vec<&str>>>();
+    let messages = || {
+        event["messages"]
+            .as_array()?
+            .iter()
+            .map(parse_message)
+            .collect::<Option<Vec<ReceivedMessage>>>()
+    };
+    match event["what"].as_str()? {
         "sending" => {
             for one in messages()? {
                 history.sending(&one.id, one.session.as_deref(), one.number);
@@ -82,7 +88,7 @@ fn note(history: &mut History, told: &Value) -> Option<()> {
         }
         "acknowledged" => ids()?.into_iter().for_each(|id| history.acknowledged(id)),
         "received" => {
-            let bound = told["bound"].as_bool().unwrap_or(false);
+            let bound = event["bound"].as_bool().unwrap_or(false);
             history.received(holder, bound, number("asked"), now, &messages()?);
         }
         "completing" => {
@@ -91,24 +97,24 @@ fn note(history: &mut History, told: &Value) -> Option<()> {
             }
         }
         "completed" => {
-            let yes = told["yes"].as_bool().unwrap_or(false);
+            let yes = event["yes"].as_bool().unwrap_or(false);
             ids()?.into_iter().for_each(|id| history.completed(id, yes, now));
         }
-        "released" => history.release(holder),
+        "released" => history.release_all(holder),
         _ => return None,
     }
     Some(())
 }
 
-fn got(told: &Value) -> Option<Got> {
-    Some(Got {
-        id: told["id"].as_str()?.to_owned(),
-        seq: told["seq"].as_u64().unwrap_or(0),
-        session: told["session"].as_str().map(str::to_owned),
-        // A body that was not what was sent has none: it is told as changed.
-        number: told["number"].as_u64().unwrap_or(u64::MAX),
-        lease: told["lease"].as_str().unwrap_or_default().to_owned(),
-        until: told["until"].as_u64().unwrap_or(0),
+fn parse_message(event: &Value) -> Option<ReceivedMessage> {
+    Some(ReceivedMessage {
+        id: event["id"].as_str()?.to_owned(),
+        seq: event["seq"].as_u64().unwrap_or(0),
+        session: event["session"].as_str().map(str::to_owned),
+        // A body that differs from the one sent has no number, and is reported as changed.
+        number: event["number"].as_u64().unwrap_or(u64::MAX),
+        lease: event["lease"].as_str().unwrap_or_default().to_owned(),
+        until: event["until"].as_u64().unwrap_or(0),
     })
 }
 
@@ -117,10 +123,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(lines: &[Value]) -> History {
+    fn event(lines: &[Value]) -> History {
         let mut history = History::default();
         for line in lines {
-            note(&mut history, line).expect("a line that is understood");
+            record(&mut history, line).expect("a known event");
         }
         history
     }
@@ -143,29 +149,29 @@ mod tests {
     fn two_holders_of_one_start_are_found() {
         let mut lines = two_sent();
         lines.extend([received(1, "a", 1, 1), received(2, "b", 2, 1)]);
-        let history = told(&lines);
+        let history = event(&lines);
         assert!(history.violations.contains_key("two holders"));
         assert!(history.violations.contains_key("out of order"));
     }
 
     #[test]
-    fn what_a_dead_server_said_is_no_hold() {
+    fn leases_of_a_killed_server_are_ignored() {
         let mut lines = two_sent();
-        // The first is told late, by a server that is no more, after the next one has begun.
+        // The first delivery is reported late, after the next server has started.
         lines.extend([received(1, "a", 1, 1), received(2, "a", 1, 2), received(1, "b", 2, 1)]);
-        assert!(told(&lines).violations.is_empty());
+        assert!(event(&lines).violations.is_empty());
     }
 
     #[test]
-    fn what_nobody_completes_is_lost() {
+    fn uncompleted_messages_are_lost() {
         let mut lines = two_sent();
         lines.push(json!({ "what": "completing", "ids": ["a"], "now": 120 }));
-        assert_eq!(told(&lines).missing(), ["b"]);
+        assert_eq!(event(&lines).missing(), ["b"]);
     }
 
     #[test]
-    fn what_is_not_understood_is_told() {
-        assert!(note(&mut History::default(), &json!({ "what": "else" })).is_none());
-        assert!(note(&mut History::default(), &json!({ "what": "acknowledged" })).is_none());
+    fn unknown_events_are_refused() {
+        assert!(record(&mut History::default(), &json!({ "what": "else" })).is_none());
+        assert!(record(&mut History::default(), &json!({ "what": "acknowledged" })).is_none());
     }
 }

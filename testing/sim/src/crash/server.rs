@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::wire::Http;
 
-/// A debug build reads a journal of some hundred megabytes meanwhile.
+/// Enough for a debug build to recover a journal of some hundred megabytes.
 const START_MAX: Duration = Duration::from_secs(60);
 
 /// The built binary, on a data directory and a port.
@@ -20,34 +20,33 @@ pub(crate) struct Server {
     binary: PathBuf,
     data: PathBuf,
     pub(crate) at: SocketAddr,
-    /// Where it speaks AMQP, if it does.
+    /// Address of the AMQP listener, if any.
     amqp: Option<SocketAddr>,
     env: Vec<(&'static str, &'static str)>,
     child: Option<Child>,
 }
 
 impl Server {
-    /// A port of its own, and no process yet.
+    /// Picks a free port. The process is not started yet.
     pub(crate) fn new(binary: &Path, data: &Path) -> Result<Server> {
         let (binary, data) = (binary.to_owned(), data.to_owned());
-        Ok(Server { binary, data, at: free()?, amqp: None, env: Vec::new(), child: None })
+        Ok(Server { binary, data, at: free_address()?, amqp: None, env: Vec::new(), child: None })
     }
 
-    /// From its next start on it has these settings.
+    /// Sets an environment variable for the next start.
     #[cfg(feature = "protocols")]
     pub(crate) fn set(&mut self, name: &'static str, value: &'static str) {
         self.env.push((name, value));
     }
 
-    /// Its process, while it runs.
     #[cfg(feature = "protocols")]
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// From its next start on it speaks AMQP as well, always on the same port.
+    /// Enables AMQP from the next start, always on the same port.
     pub(crate) fn listen_amqp(&mut self) -> Result<SocketAddr> {
-        Ok(*self.amqp.insert(free()?))
+        Ok(*self.amqp.insert(free_address()?))
     }
 
     pub(crate) fn start(&mut self) -> Result<()> {
@@ -72,7 +71,7 @@ impl Server {
             .spawn()
             .with_context(|| format!("cannot start {}", self.binary.display()))?;
         let child = self.child.insert(child);
-        // Its log is read so that it never waits for us; the last of it tells why it ended.
+        // The log is read so that the server never blocks on it. Its text is printed if the server ends.
         let stderr = child.stderr.take();
         let log = spawn(move || {
             let mut text = Vec::new();
@@ -88,7 +87,7 @@ impl Server {
                 bail!("the server ended with {status}: {}", String::from_utf8_lossy(&text));
             }
             let ready = Http::connect(self.at)
-                .and_then(|mut http| http.ask("GET", "/readyz", &Value::Null));
+                .and_then(|mut http| http.request("GET", "/readyz", &Value::Null));
             if ready.is_ok_and(|(status, _)| status == 200) {
                 return Ok(());
             }
@@ -106,8 +105,8 @@ impl Server {
     }
 }
 
-fn free() -> Result<SocketAddr> {
-    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).context("no port")
+fn free_address() -> Result<SocketAddr> {
+    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).context("cannot find a free port")
 }
 
 impl Drop for Server {

@@ -1,9 +1,10 @@
-//! A FIFO queue under pressure, as SQS clients use it: 1,000 groups, senders that send as fast as they may, 16 consumers
-//! that fail, let go, extend and vanish, and kill -9 in the middle.
+//! A FIFO queue under load from SQS clients: 1,000 groups, senders without pauses, and 16 consumers that fail,
+//! release, extend and disappear, while the server is killed with kill -9.
 //!
-//! Senders repeat a batch that was not answered with the same de-duplication ids until it is, so every message comes,
-//! and comes once. Each group has one sender, so its order is known. A receive hides its messages for a known time: who
-//! else gets one of them, or a later one of its group, before that is over, got it too early, restart or not.
+//! Senders repeat an unanswered batch with the same de-duplication ids until it is answered, so every message is
+//! delivered exactly once. Each group has one sender, so its order is known. A receive hides its messages for a known
+//! time. If another consumer gets one of them, or a later one of its group, before that time, it got the message too
+//! early, even if the server was restarted.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::clients::{Shared, now};
-use super::history::Got;
+use super::history::ReceivedMessage;
 use super::server::Server;
 use super::wire::Http;
 use crate::rng::Rng;
@@ -26,35 +27,35 @@ use crate::rng::Rng;
 const QUEUE: &str = "pressure.fifo";
 const SENDERS: u64 = 8;
 const GROUPS_EACH: u64 = 125;
-/// Senders wait while so many messages do: what is left in the end must be received, too.
+/// Senders wait at this backlog, because the remaining messages must be received at the end.
 const BACKLOG_MAX: u64 = 4000;
 const CONSUMERS: u64 = 16;
-/// Short: what a consumer that vanished had comes back soon.
+/// Short, so that messages of a consumer that disappeared are redelivered soon.
 const VISIBILITY_S: u64 = 2;
 const EXTENDED_S: u64 = 4;
-/// Consumers that have nothing to do wait so long for the last messages.
+/// How long to wait at the end until the queue is empty.
 const EMPTY_MAX: Duration = Duration::from_secs(60);
 
-/// What the clients of this load share.
+/// State shared by the clients of this load.
 struct Load {
     shared: Arc<Shared>,
     at: SocketAddr,
-    /// Senders stop, and consumers fail no more.
-    quiet: AtomicBool,
+    /// Set: senders stop, and consumers no longer fail.
+    calm: AtomicBool,
     done: AtomicBool,
     holders: AtomicU64,
-    /// Messages that were taken, and that somebody began to delete.
-    taken: AtomicU64,
+    /// Messages that were accepted, and messages that a consumer began to delete.
+    accepted: AtomicU64,
     deleted: AtomicU64,
-    let_go: AtomicU64,
+    released: AtomicU64,
     extended: AtomicU64,
     vanished: AtomicU64,
     repeated: AtomicU64,
 }
 
-/// Kills and restarts `cycles` times; says whether nothing was violated.
+/// Kills and restarts the server `cycles` times. Returns whether there was no violation.
 pub fn run(cycles: u64, binary: &Path, seed: u64) -> Result<bool> {
-    let dir = tempfile::tempdir().context("no room for the data")?;
+    let dir = tempfile::tempdir().context("cannot create a data directory")?;
     let mut server = Server::new(binary, dir.path())?;
     server.start()?;
     let attributes = json!({ "FifoQueue": "true", "DeduplicationScope": "messageGroup" });
@@ -67,12 +68,12 @@ pub fn run(cycles: u64, binary: &Path, seed: u64) -> Result<bool> {
     let load = Arc::new(Load {
         shared: Shared::new(server.at, 0),
         at: server.at,
-        quiet: AtomicBool::new(false),
+        calm: AtomicBool::new(false),
         done: AtomicBool::new(false),
         holders: AtomicU64::new(1),
-        taken: AtomicU64::new(0),
+        accepted: AtomicU64::new(0),
         deleted: AtomicU64::new(0),
-        let_go: AtomicU64::new(0),
+        released: AtomicU64::new(0),
         extended: AtomicU64::new(0),
         vanished: AtomicU64::new(0),
         repeated: AtomicU64::new(0),
@@ -97,37 +98,37 @@ pub fn run(cycles: u64, binary: &Path, seed: u64) -> Result<bool> {
         server.start()?;
         slowest = slowest.max(down.elapsed());
     }
-    load.quiet.store(true, Ordering::Relaxed);
+    load.calm.store(true, Ordering::Relaxed);
     let loaded = begun.elapsed();
-    load.shared.drained();
-    let empty = emptied(load.at)?;
+    load.shared.wait_until_drained();
+    let empty = wait_until_empty(load.at)?;
     let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
     println!(
         "Sqs: {cycles} cycles in {:.1} s, slowest restart {} ms, {} groups, {CONSUMERS} consumers, {:.0} messages/s",
         begun.elapsed().as_secs_f32(),
         slowest.as_millis(),
         SENDERS * GROUPS_EACH,
-        count(&load.taken) as f32 / loaded.as_secs_f32()
+        count(&load.accepted) as f32 / loaded.as_secs_f32()
     );
     println!(
-        "batches repeated {}, messages let go {}, extended {}, abandoned {}",
+        "batches repeated {}, messages released {}, extended {}, abandoned {}",
         count(&load.repeated),
-        count(&load.let_go),
+        count(&load.released),
         count(&load.extended),
         count(&load.vanished)
     );
     load.done.store(true, Ordering::Relaxed);
     let clean = load.shared.finish(threads)?;
     if !empty {
-        println!("the queue is not empty in the end");
+        println!("the queue is not empty at the end");
     }
     Ok(clean && empty)
 }
 
-/// One action in AWS JSON: its result or its problem. An error means that the server is gone.
+/// Calls one action in AWS JSON and returns its result or its problem. An error means that the connection failed.
 fn call(http: &mut Http, action: &str, ask: &Value) -> io::Result<Result<Value, Value>> {
     let head = format!("x-amz-target: AmazonSQS.{action}\r\n");
-    let (status, answer) = http.ask_headed("POST", "/", &head, ask)?;
+    let (status, answer) = http.request_with_headers("POST", "/", &head, ask)?;
     Ok(if status < 300 { Ok(answer) } else { Err(answer) })
 }
 
@@ -135,14 +136,14 @@ fn queue_url() -> String {
     format!("http://localhost/000000000000/{QUEUE}")
 }
 
-/// Waits until nothing is in the queue: what was deleted in doubt came once more, and was deleted again.
-fn emptied(at: SocketAddr) -> Result<bool> {
+/// Waits until the queue is empty. Messages whose deletion was not answered are delivered and deleted again.
+fn wait_until_empty(at: SocketAddr) -> Result<bool> {
     let ask = json!({ "QueueUrl": queue_url(), "AttributeNames": ["All"] });
     let begun = Instant::now();
     while begun.elapsed() < EMPTY_MAX {
         let mut http = Http::connect(at).context("the server does not answer")?;
         let Ok(answer) = call(&mut http, "GetQueueAttributes", &ask)? else {
-            bail!("the queue is gone")
+            bail!("the queue does not exist")
         };
         let count = |name: &str| answer["Attributes"][name] == "0";
         let names = [
@@ -158,15 +159,15 @@ fn emptied(at: SocketAddr) -> Result<bool> {
     Ok(false)
 }
 
-/// Sends batches to groups of its own, each until it is answered.
+/// Sends batches to the groups of this sender, and repeats each until it is answered.
 fn send(load: &Load, me: u64, seed: u64) {
     let mut rng = Rng::new(seed ^ (0x5e4d_0000 + me));
     let mut numbers = vec![0_u64; GROUPS_EACH as usize];
     let mut http: Option<Http> = None;
     let mut total = 0_u64;
-    while !load.quiet.load(Ordering::Relaxed) {
+    while !load.calm.load(Ordering::Relaxed) {
         let deleted = load.deleted.load(Ordering::Relaxed);
-        if load.taken.load(Ordering::Relaxed).saturating_sub(deleted) >= BACKLOG_MAX {
+        if load.accepted.load(Ordering::Relaxed).saturating_sub(deleted) >= BACKLOG_MAX {
             sleep(Duration::from_millis(1));
             continue;
         }
@@ -188,15 +189,15 @@ fn send(load: &Load, me: u64, seed: u64) {
         let ask = json!({ "QueueUrl": queue_url(), "Entries": entries });
         let mut tries = 0;
         let answer = loop {
-            let Some(mut speaker) = http.take().or_else(|| Http::connect(load.at).ok()) else {
+            let Some(mut connection) = http.take().or_else(|| Http::connect(load.at).ok()) else {
                 sleep(Duration::from_millis(5));
                 continue;
             };
-            if let Ok(answer) = call(&mut speaker, "SendMessageBatch", &ask) {
-                http = Some(speaker);
+            if let Ok(answer) = call(&mut connection, "SendMessageBatch", &ask) {
+                http = Some(connection);
                 break answer;
             }
-            // Whether it was taken nobody knows: the same ids once more.
+            // The result is unknown: repeat with the same ids.
             tries += 1;
             load.repeated.fetch_add(u64::from(tries == 1), Ordering::Relaxed);
         };
@@ -204,13 +205,13 @@ fn send(load: &Load, me: u64, seed: u64) {
         match answer {
             Ok(answer) => {
                 for entry in items(&answer, "Successful") {
-                    if let Some(id) = entry_of(entry, &ids) {
-                        load.taken.fetch_add(1, Ordering::Relaxed);
+                    if let Some(id) = message_of_entry(entry, &ids) {
+                        load.accepted.fetch_add(1, Ordering::Relaxed);
                         history.acknowledged(id);
                     }
                 }
                 for entry in items(&answer, "Failed") {
-                    if let Some(id) = entry_of(entry, &ids) {
+                    if let Some(id) = message_of_entry(entry, &ids) {
                         let code = entry["Code"].as_str().unwrap_or("no code").to_owned();
                         history.refused(&[id.to_owned()], &code);
                     }
@@ -229,34 +230,34 @@ fn items<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
     answer[name].as_array().map_or(&[], |all| all)
 }
 
-/// Which entry of a batch an entry of its answer is about: ids are places.
-fn place(entry: &Value) -> Option<usize> {
+/// The index in the batch, which is used as the entry's id.
+fn entry_index(entry: &Value) -> Option<usize> {
     entry["Id"].as_str()?.parse().ok()
 }
 
-fn entry_of<'a>(entry: &Value, ids: &'a [String]) -> Option<&'a str> {
-    ids.get(place(entry)?).map(String::as_str)
+fn message_of_entry<'a>(entry: &Value, ids: &'a [String]) -> Option<&'a str> {
+    ids.get(entry_index(entry)?).map(String::as_str)
 }
 
-fn names(entries: &[Value], at: usize) -> bool {
-    entries.iter().any(|entry| place(entry) == Some(at))
+fn contains_index(entries: &[Value], at: usize) -> bool {
+    entries.iter().any(|entry| entry_index(entry) == Some(at))
 }
 
 fn consume(load: &Load, n: u64, seed: u64) {
     let mut rng = Rng::new(seed ^ (0x7ece_0000 + n));
     let mut http: Option<Http> = None;
     while !load.done.load(Ordering::Relaxed) {
-        let Some(mut speaker) = http.take().or_else(|| Http::connect(load.at).ok()) else {
+        let Some(mut connection) = http.take().or_else(|| Http::connect(load.at).ok()) else {
             sleep(Duration::from_millis(5));
             continue;
         };
-        if consume_once(load, &mut speaker, &mut rng).is_ok() {
-            http = Some(speaker);
+        if consume_once(load, &mut connection, &mut rng).is_ok() {
+            http = Some(connection);
         }
     }
 }
 
-/// One receive, and what becomes of each of its groups: as few requests as a consumer can do with.
+/// One receive. Each of its groups is completed, extended, released or abandoned.
 fn consume_once(load: &Load, http: &mut Http, rng: &mut Rng) -> io::Result<()> {
     let most = if rng.chance(80) { 10 } else { 1 + rng.below(9) };
     let ask = json!({
@@ -268,40 +269,41 @@ fn consume_once(load: &Load, http: &mut Http, rng: &mut Rng) -> io::Result<()> {
         Ok(answer) => answer,
         Err(problem) => {
             let how = format!("ReceiveMessage: {problem}");
-            load.shared.history().wrong("settlement refused", how);
+            load.shared.history().violation("settlement refused", how);
             return Ok(());
         }
     };
-    // Hidden from some moment after it was asked for: until then at least.
+    // The messages become invisible after the request was sent, so they are hidden at least until this time.
     let until = asked + VISIBILITY_S * 1000;
     let messages = items(&answer, "Messages");
-    let got: Vec<Got> = messages.iter().filter_map(|message| got(message, until)).collect();
-    assert_eq!(got.len(), messages.len(), "a message was not understood");
+    let got: Vec<ReceivedMessage> =
+        messages.iter().filter_map(|message| parse_message(message, until)).collect();
+    assert_eq!(got.len(), messages.len(), "a message could not be parsed");
     let holder = load.holders.fetch_add(1, Ordering::Relaxed);
     load.shared.history().received(holder, false, asked, now(), &got);
-    let mut groups: BTreeMap<Option<String>, Vec<Got>> = BTreeMap::new();
+    let mut groups: BTreeMap<Option<String>, Vec<ReceivedMessage>> = BTreeMap::new();
     for got in got {
         groups.entry(got.session.clone()).or_default().push(got);
     }
     let (mut keeps, mut done, mut fails) = (Vec::new(), Vec::new(), Vec::new());
     for mut group in groups.into_values() {
-        let calm = load.quiet.load(Ordering::Relaxed);
+        let calm = load.calm.load(Ordering::Relaxed);
         match rng.below(100) {
-            // A consumer that never comes back.
+            // The consumer disappears.
             0..2 if !calm => {
                 load.vanished.fetch_add(group.len() as u64, Ordering::Relaxed);
             }
-            // One that said before that it needs longer: nobody else may have them until then.
+            // The consumer extends the visibility timeout first and then disappears.
             2..3 if !calm => {
                 load.vanished.fetch_add(group.len() as u64, Ordering::Relaxed);
                 keeps.extend(group);
             }
-            // It fails at one of them, and gives that and the later ones back.
+            // The consumer fails at one message, and releases it and the later ones.
             3..10 if !calm => {
                 fails.extend(group.split_off(rng.below(group.len() as u64) as usize));
                 done.extend(group);
             }
-            // It needs longer.
+            // The consumer extends the visibility timeout, then completes.
             10..16 if !calm => {
                 keeps.extend(group.iter().cloned());
                 done.extend(group);
@@ -312,12 +314,12 @@ fn consume_once(load: &Load, http: &mut Http, rng: &mut Rng) -> io::Result<()> {
     extend(load, http, &keeps)?;
     sleep(Duration::from_millis(if keeps.is_empty() { rng.below(3) } else { rng.below(40) }));
     delete(load, http, &done)?;
-    let_go(load, http, &fails)
+    release(load, http, &fails)
 }
 
-fn got(message: &Value, until: u64) -> Option<Got> {
+fn parse_message(message: &Value, until: u64) -> Option<ReceivedMessage> {
     let body: Value = serde_json::from_str(message["Body"].as_str()?).ok()?;
-    Some(Got {
+    Some(ReceivedMessage {
         id: body["id"].as_str()?.to_owned(),
         seq: message["Attributes"]["SequenceNumber"].as_str()?.parse().ok()?,
         session: message["Attributes"]["MessageGroupId"].as_str().map(str::to_owned),
@@ -327,9 +329,9 @@ fn got(message: &Value, until: u64) -> Option<Got> {
     })
 }
 
-/// Entries of a batch about these messages, by their place.
-fn entries(group: &[Got], visibility_s: Option<u64>) -> Value {
-    let entry = |(n, got): (usize, &Got)| {
+/// Batch entries for these messages.
+fn entries(group: &[ReceivedMessage], visibility_s: Option<u64>) -> Value {
+    let entry = |(n, got): (usize, &ReceivedMessage)| {
         let mut entry = json!({ "Id": n.to_string(), "ReceiptHandle": got.lease });
         if let Some(visibility_s) = visibility_s {
             entry["VisibilityTimeout"] = visibility_s.into();
@@ -339,7 +341,7 @@ fn entries(group: &[Got], visibility_s: Option<u64>) -> Value {
     group.iter().enumerate().map(entry).collect()
 }
 
-fn delete(load: &Load, http: &mut Http, group: &[Got]) -> io::Result<()> {
+fn delete(load: &Load, http: &mut Http, group: &[ReceivedMessage]) -> io::Result<()> {
     if group.is_empty() {
         return Ok(());
     }
@@ -355,34 +357,34 @@ fn delete(load: &Load, http: &mut Http, group: &[Got]) -> io::Result<()> {
         Ok(answer) => {
             let gone = items(&answer, "Successful");
             for (n, got) in group.iter().enumerate() {
-                history.completed(&got.id, names(gone, n), now());
+                history.completed(&got.id, contains_index(gone, n), now());
             }
         }
         Err(problem) => {
-            history.wrong("settlement refused", format!("DeleteMessageBatch: {problem}"));
+            history.violation("settlement refused", format!("DeleteMessageBatch: {problem}"));
         }
     }
     Ok(())
 }
 
-fn let_go(load: &Load, http: &mut Http, group: &[Got]) -> io::Result<()> {
+fn release(load: &Load, http: &mut Http, group: &[ReceivedMessage]) -> io::Result<()> {
     if group.is_empty() {
         return Ok(());
     }
     {
         let mut history = load.shared.history();
-        group.iter().for_each(|got| history.let_go(&got.id));
+        group.iter().for_each(|got| history.release(&got.id));
     }
-    load.let_go.fetch_add(group.len() as u64, Ordering::Relaxed);
+    load.released.fetch_add(group.len() as u64, Ordering::Relaxed);
     let ask = json!({ "QueueUrl": queue_url(), "Entries": entries(group, Some(0)) });
     if let Err(problem) = call(http, "ChangeMessageVisibilityBatch", &ask)? {
         let how = format!("ChangeMessageVisibilityBatch: {problem}");
-        load.shared.history().wrong("settlement refused", how);
+        load.shared.history().violation("settlement refused", how);
     }
     Ok(())
 }
 
-fn extend(load: &Load, http: &mut Http, group: &[Got]) -> io::Result<()> {
+fn extend(load: &Load, http: &mut Http, group: &[ReceivedMessage]) -> io::Result<()> {
     if group.is_empty() {
         return Ok(());
     }
@@ -394,7 +396,7 @@ fn extend(load: &Load, http: &mut Http, group: &[Got]) -> io::Result<()> {
         Ok(answer) => {
             let held = items(&answer, "Successful");
             for (n, got) in group.iter().enumerate() {
-                if names(held, n) {
+                if contains_index(held, n) {
                     load.extended.fetch_add(1, Ordering::Relaxed);
                     history.extended(&got.id, asked + EXTENDED_S * 1000);
                 }
@@ -402,7 +404,7 @@ fn extend(load: &Load, http: &mut Http, group: &[Got]) -> io::Result<()> {
         }
         Err(problem) => {
             let how = format!("ChangeMessageVisibilityBatch: {problem}");
-            history.wrong("settlement refused", how);
+            history.violation("settlement refused", how);
         }
     }
     Ok(())

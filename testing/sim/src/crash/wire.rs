@@ -1,4 +1,5 @@
-//! Just enough HTTP/1.1 and WebSocket, blocking, to be a client that may lose its server at any moment.
+//! Minimal blocking HTTP/1.1 and WebSocket clients. Every call can fail, because the server may be killed at any
+//! moment.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,14 +9,14 @@ use serde_json::{Value, json};
 
 use super::Protocol;
 
-/// An answer must come within this, long polls included.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of a request, including long polls.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-fn wrong(what: &str) -> io::Error {
+fn invalid_data(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
 
-/// One connection, used again and again.
+/// A connection that is used for many requests.
 pub struct Http {
     stream: BufReader<TcpStream>,
 }
@@ -23,18 +24,18 @@ pub struct Http {
 impl Http {
     pub fn connect(to: SocketAddr) -> io::Result<Http> {
         let stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_nodelay(true)?;
         Ok(Http { stream: BufReader::new(stream) })
     }
 
-    /// Status and JSON body (null if there is none).
-    pub fn ask(&mut self, method: &str, path: &str, body: &Value) -> io::Result<(u16, Value)> {
-        self.ask_headed(method, path, "", body)
+    /// Returns the status and the JSON body, or null if there is no body.
+    pub fn request(&mut self, method: &str, path: &str, body: &Value) -> io::Result<(u16, Value)> {
+        self.request_with_headers(method, path, "", body)
     }
 
-    /// The same with lines of header, each with its end.
-    pub fn ask_headed(
+    /// The same with additional header lines, each ended by CRLF.
+    pub fn request_with_headers(
         &mut self,
         method: &str,
         path: &str,
@@ -62,7 +63,7 @@ impl Http {
     fn answer(&mut self) -> io::Result<(u16, Vec<u8>)> {
         let status = self.line()?;
         let status = status.split(' ').nth(1).and_then(|code| code.parse::<u16>().ok());
-        let status = status.ok_or_else(|| wrong("no status"))?;
+        let status = status.ok_or_else(|| invalid_data("no status line"))?;
         let (mut length, mut chunked) = (0_usize, false);
         loop {
             let line = self.line()?.to_ascii_lowercase();
@@ -70,14 +71,15 @@ impl Http {
                 break;
             }
             if let Some(value) = line.strip_prefix("content-length:") {
-                length = value.trim().parse().map_err(|_| wrong("a bad length"))?;
+                length =
+                    value.trim().parse().map_err(|_| invalid_data("invalid content-length"))?;
             }
             chunked |= line.starts_with("transfer-encoding:") && line.contains("chunked");
         }
         let mut body = Vec::new();
         while chunked {
-            let size =
-                usize::from_str_radix(&self.line()?, 16).map_err(|_| wrong("a bad chunk"))?;
+            let size = usize::from_str_radix(&self.line()?, 16)
+                .map_err(|_| invalid_data("invalid chunk size"))?;
             let at = body.len();
             body.resize(at + size, 0);
             self.stream.read_exact(&mut body[at..])?;
@@ -91,36 +93,36 @@ impl Http {
     }
 }
 
-/// The native connection, JSON frames.
+/// A native connection with JSON frames.
 pub struct Native {
     stream: BufReader<TcpStream>,
     next: u64,
-    /// What came while an answer was awaited.
-    heard: Vec<Value>,
+    /// Frames that arrived while waiting for a reply.
+    unread: Vec<Value>,
 }
 
 impl Native {
     pub fn connect(to: SocketAddr) -> io::Result<Native> {
         let mut http = Http::connect(to)?;
-        let hello = "GET /api/v1/connect HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
+        let handshake = "GET /api/v1/connect HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
             sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
             sec-websocket-protocol: malote.v1.json\r\n\r\n";
-        http.stream.get_mut().write_all(hello.as_bytes())?;
+        http.stream.get_mut().write_all(handshake.as_bytes())?;
         if !http.line()?.contains(" 101") {
-            return Err(wrong("no upgrade"));
+            return Err(invalid_data("the server refused the upgrade"));
         }
         while !http.line()?.is_empty() {}
-        let mut native = Native { stream: http.stream, next: 1, heard: Vec::new() };
-        let welcome = native.hear()?;
+        let mut native = Native { stream: http.stream, next: 1, unread: Vec::new() };
+        let welcome = native.next_frame()?;
         if welcome.get("welcome").is_none() {
-            return Err(wrong("no welcome"));
+            return Err(invalid_data("the first frame is not `welcome`"));
         }
         Ok(native)
     }
 
-    /// How long to wait for the next frame.
-    pub fn patience(&mut self, patience: Duration) -> io::Result<()> {
-        self.stream.get_ref().set_read_timeout(Some(patience))
+    /// Sets the timeout for the next frame.
+    pub fn set_timeout(&mut self, set_timeout: Duration) -> io::Result<()> {
+        self.stream.get_ref().set_read_timeout(Some(set_timeout))
     }
 
     fn put(&mut self, opcode: u8, payload: &[u8]) -> io::Result<()> {
@@ -136,7 +138,7 @@ impl Native {
                 frame.extend_from_slice(&(n as u64).to_be_bytes());
             }
         }
-        // A mask of zeros: allowed, and nothing to compute.
+        // An all-zero mask is allowed and needs no computation.
         frame.extend_from_slice(&[0; 4]);
         frame.extend_from_slice(payload);
         self.stream.get_mut().write_all(&frame)
@@ -176,23 +178,23 @@ impl Native {
         }
     }
 
-    /// The next thing the server says.
-    pub fn hear(&mut self) -> io::Result<Value> {
-        if !self.heard.is_empty() {
-            return Ok(self.heard.remove(0));
+    /// The next frame from the server.
+    pub fn next_frame(&mut self) -> io::Result<Value> {
+        if !self.unread.is_empty() {
+            return Ok(self.unread.remove(0));
         }
         let bytes = self.message()?;
-        match serde_json::from_slice(&bytes).map_err(|_| wrong("not JSON"))? {
+        match serde_json::from_slice(&bytes).map_err(|_| invalid_data("invalid JSON"))? {
             Value::Array(all) => {
-                self.heard.extend(all);
-                self.hear()
+                self.unread.extend(all);
+                self.next_frame()
             }
             one => Ok(one),
         }
     }
 
-    /// Says one frame and waits for its answer; what comes in between is kept.
-    pub fn ask(&mut self, name: &str, mut frame: Value) -> io::Result<Result<Value, Value>> {
+    /// Sends one frame and waits for its reply. Other frames are kept for [`Native::next_frame`].
+    pub fn request(&mut self, name: &str, mut frame: Value) -> io::Result<Result<Value, Value>> {
         let id = self.next;
         self.next += 1;
         frame["id"] = id.into();
@@ -200,59 +202,59 @@ impl Native {
         self.put(1, frame.to_string().as_bytes())?;
         let mut others = Vec::new();
         loop {
-            let said = self.hear()?;
-            match said.get("reply") {
+            let received = self.next_frame()?;
+            match received.get("reply") {
                 Some(reply) if reply["id"] == id => {
-                    others.append(&mut self.heard);
-                    self.heard = others;
+                    others.append(&mut self.unread);
+                    self.unread = others;
                     let ok = reply.get("ok").cloned();
                     return Ok(ok.ok_or_else(|| reply["problem"].clone()));
                 }
-                _ => others.push(said),
+                _ => others.push(received),
             }
         }
     }
 }
 
-/// A queue's name as one part of a path.
+/// A queue's name, escaped for a URL path.
 pub(crate) fn in_path(queue: &str) -> String {
     queue.replace('/', "%2F").replace('$', "%24")
 }
 
-/// An answer, or the problem that was said instead.
-type Said = Result<Value, Value>;
+/// The answer, or the problem that the server reported.
+type Answer = Result<Value, Value>;
 
-fn said((status, answer): (u16, Value)) -> Said {
+fn to_answer((status, answer): (u16, Value)) -> Answer {
     if status < 300 { Ok(answer) } else { Err(answer) }
 }
 
-/// Whoever can settle.
-pub(crate) trait Settles {
-    fn settle(&mut self, queue: &str, items: &Value) -> io::Result<Said>;
+/// A connection that can settle.
+pub(crate) trait SettleApi {
+    fn settle(&mut self, queue: &str, items: &Value) -> io::Result<Answer>;
 
-    /// The same, and sends, all of it or nothing.
-    fn transact(&mut self, queue: &str, items: &Value, messages: &[Value]) -> io::Result<Said>;
+    /// Settles and sends in one transaction.
+    fn transact(&mut self, queue: &str, items: &Value, messages: &[Value]) -> io::Result<Answer>;
 }
 
-impl Settles for Http {
-    fn settle(&mut self, queue: &str, items: &Value) -> io::Result<Said> {
+impl SettleApi for Http {
+    fn settle(&mut self, queue: &str, items: &Value) -> io::Result<Answer> {
         let path = format!("/api/v1/queues/{}/settle", in_path(queue));
-        self.ask("POST", &path, &items[0]).map(said)
+        self.request("POST", &path, &items[0]).map(to_answer)
     }
 
-    fn transact(&mut self, queue: &str, items: &Value, messages: &[Value]) -> io::Result<Said> {
+    fn transact(&mut self, queue: &str, items: &Value, messages: &[Value]) -> io::Result<Answer> {
         let settle = json!([{ "queue": queue, "items": items }]);
         let work = json!({ "send": messages, "settle": settle });
-        self.ask("POST", "/api/v1/transactions", &work).map(said)
+        self.request("POST", "/api/v1/transactions", &work).map(to_answer)
     }
 }
 
-impl Settles for Native {
-    fn settle(&mut self, queue: &str, items: &Value) -> io::Result<Said> {
-        self.ask("settle", json!({ "queue": queue, "items": items }))
+impl SettleApi for Native {
+    fn settle(&mut self, queue: &str, items: &Value) -> io::Result<Answer> {
+        self.request("settle", json!({ "queue": queue, "items": items }))
     }
 
-    fn transact(&mut self, queue: &str, items: &Value, messages: &[Value]) -> io::Result<Said> {
+    fn transact(&mut self, queue: &str, items: &Value, messages: &[Value]) -> io::Result<Answer> {
         let transaction = self.next;
         let steps = [
             ("begin", json!({ "transaction": transaction })),
@@ -260,34 +262,36 @@ impl Settles for Native {
             ("settle", json!({ "transaction": transaction, "queue": queue, "items": items })),
         ];
         for (name, frame) in steps {
-            if let Err(problem) = self.ask(name, frame)? {
+            if let Err(problem) = self.request(name, frame)? {
                 return Ok(Err(problem));
             }
         }
-        self.ask("commit", json!({ "transaction": transaction }))
+        self.request("commit", json!({ "transaction": transaction }))
     }
 }
 
-/// A sender's connection.
-pub(crate) enum Speaker {
+/// A connection of a sender.
+pub(crate) enum SenderConnection {
     Http(Http),
     Native(Native),
 }
 
-impl Speaker {
-    pub(crate) fn connect(to: SocketAddr, protocol: Protocol) -> io::Result<Speaker> {
+impl SenderConnection {
+    pub(crate) fn connect(to: SocketAddr, protocol: Protocol) -> io::Result<SenderConnection> {
         match protocol {
-            Protocol::Http => Http::connect(to).map(Speaker::Http),
-            Protocol::Native => Native::connect(to).map(Speaker::Native),
+            Protocol::Http => Http::connect(to).map(SenderConnection::Http),
+            Protocol::Native => Native::connect(to).map(SenderConnection::Native),
         }
     }
 
-    /// Sends all or none; each message names its queue or topic.
-    pub(crate) fn send(&mut self, messages: &[Value]) -> io::Result<Said> {
+    /// Sends all messages or none; each names its queue or topic.
+    pub(crate) fn send(&mut self, messages: &[Value]) -> io::Result<Answer> {
         let messages = json!({ "messages": messages });
         match self {
-            Speaker::Http(http) => http.ask("POST", "/api/v1/send", &messages).map(said),
-            Speaker::Native(native) => native.ask("send", messages),
+            SenderConnection::Http(http) => {
+                http.request("POST", "/api/v1/send", &messages).map(to_answer)
+            }
+            SenderConnection::Native(native) => native.request("send", messages),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the model says to each question, and what its answer does.
+//! The model's answer to each request, and the effect of that answer.
 
 use std::collections::BTreeSet;
 use std::mem::discriminant;
@@ -20,8 +20,8 @@ fn refused(answer: &Result<Reply, Refusal>, expected: &Refusal) {
 }
 
 impl Model {
-    /// Checks the answer to a question and takes its effect in; tells what the answer must wait for. `None` as
-    /// answer: the engine lets the request wait.
+    /// Checks the answer to a request and applies its effect. Returns what the answer must wait for. An `answer` of
+    /// `None` means that the engine keeps the request waiting.
     pub fn ask(
         &mut self,
         request: u64,
@@ -37,7 +37,7 @@ impl Model {
             assert!(waits, "no answer to {ask:?}");
             return self.wait(request, ask);
         };
-        // A wait that is answered at once: what it is given is looked at like any delivery, and an end like any other.
+        // A wait that ends at once: its delivery or its end is checked like any other.
         if waits && (answer.is_ok() || self.check(ask).is_ok()) {
             return self.wait(request, ask);
         }
@@ -89,7 +89,7 @@ impl Model {
                     let of = |c: &Consumer| c.queue == *name;
                     let ended = self.consumers.iter().filter(|(_, c)| of(c)).map(|(&id, _)| id);
                     let ended: Vec<_> = ended.collect();
-                    self.met.count("ended by a status", ended.len() as u64);
+                    self.met.count("consumers ended by a status", ended.len() as u64);
                     self.ended.extend(ended);
                 }
                 self.note(Ev::Update { name: name.clone(), spec: spec.clone(), at: now });
@@ -102,7 +102,7 @@ impl Model {
             (Ask::Purge { queue, leased }, Reply::Count(count)) => {
                 let goes = |msg: &&Msg| *leased || !matches!(msg.place, Place::Out(_));
                 let gone = self.state.queue(queue).msgs.values().filter(goes).count() as u64;
-                assert_eq!(*count, gone, "purged");
+                assert_eq!(*count, gone, "number of purged messages");
                 self.note(Ev::Purge { queue: queue.clone(), leased: *leased });
                 self.done(queue)
             }
@@ -111,7 +111,7 @@ impl Model {
                 let seqs: BTreeSet<u64> = items.iter().map(|(seq, _)| seq.0).collect();
                 let ready = |seq: &u64| q.msgs.get(seq).is_some_and(|msg| msg.ready(now));
                 let gone: Vec<u64> = seqs.into_iter().filter(ready).collect();
-                assert_eq!(*count, gone.len() as u64, "purged one by one");
+                assert_eq!(*count, gone.len() as u64, "number of individually purged messages");
                 if gone.is_empty() {
                     return self.eager(queue);
                 }
@@ -136,7 +136,7 @@ impl Model {
             }
             (Ask::Cancel { queue, seqs }, Reply::Count(count)) => {
                 let seqs: BTreeSet<u64> = seqs.iter().map(|seq| seq.0).collect();
-                assert_eq!(*count, seqs.len() as u64, "cancelled");
+                assert_eq!(*count, seqs.len() as u64, "number of cancelled messages");
                 if seqs.is_empty() {
                     return Need::default();
                 }
@@ -151,14 +151,14 @@ impl Model {
             }
             (Ask::Credit { consumer, credit, replace }, Reply::Count(had)) => {
                 let known = self.consumers.get(consumer).map_or(0, |c| c.credit);
-                assert_eq!(*had, u64::from(known), "credit before");
+                assert_eq!(*had, u64::from(known), "previous credit");
                 if let Some(c) = self.consumers.get_mut(consumer) {
                     c.credit = if *replace { *credit } else { c.credit + credit };
                 }
                 Need::default()
             }
             (Ask::Detach { consumer }, Reply::Done) => {
-                // A request that waited is answered with nothing: its time is over now.
+                // A waiting request is answered with an empty result, because its time is over.
                 match self.consumers.get_mut(consumer) {
                     Some(Consumer { once: Some((_, until)), .. }) => *until = 0,
                     _ => self.forget(*consumer),
@@ -178,7 +178,7 @@ impl Model {
                 assert_eq!(
                     given,
                     seqs.into_iter().collect::<Vec<_>>(),
-                    "deferred messages as asked"
+                    "the requested deferred messages"
                 );
                 let by = By {
                     queue,
@@ -203,16 +203,18 @@ impl Model {
                         (Some(lease), Ok(until)) => {
                             let lock_ms =
                                 lock_ms.unwrap_or(self.state.queue(&lease.queue).spec.lock_ms);
-                            assert_eq!(until.0, now + lock_ms, "renewed from now");
+                            assert_eq!(until.0, now + lock_ms, "a renewal counts from now");
                             self.note(Ev::Renew { token, until: until.0 });
                         }
-                        (have, said) => panic!("renewing {token}: {said:?}, but it is {have:?}"),
+                        (have, said) => {
+                            panic!("renewing {token}: {said:?}, but the model has {have:?}")
+                        }
                     }
                 }
                 Need { written: self.end, ..self.eager_of_tokens(leases) }
             }
             (Ask::Accept(accept), Reply::Accepted(held)) => {
-                let held = held.as_ref().expect("a free session is given");
+                let held = held.as_ref().expect("a free session is accepted");
                 self.hold(&accept.queue, accept.connection.map(|c| c.0), accept.lock_ms, held)
             }
             (Ask::ReleaseSession { hold }, Reply::Done) => {
@@ -264,12 +266,12 @@ impl Model {
                         moved += 1;
                     }
                 }
-                assert_eq!(*count, moved, "moved");
+                assert_eq!(*count, moved, "number of moved messages");
                 need
             }
             (Ask::Replace { from, seq, to, message }, Reply::Sent(seqs)) => {
                 self.note(Ev::Gone { queue: from.clone(), seq: seq.0, end: End::Replaced });
-                assert!(!seqs[0].duplicate, "what is meant to replace is never a duplicate");
+                assert!(!seqs[0].duplicate, "a replacement is never a duplicate");
                 self.put(to, message, seqs[0].seq);
                 let (a, b) = (self.done(from), self.done(to));
                 Need { durable: a.durable.max(b.durable), written: a.written }

@@ -1,4 +1,4 @@
-//! What clients ask.
+//! Requests of clients.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use malote_model::{Address, LeaseToken, QueueName, QueueSpec, Seq, SessionId, Se
 use super::{SetState, Settle, TopicAsk};
 use crate::model::Letter;
 
-/// What a client asks. The engine's command is made from it.
+/// A request of a client, from which the engine's command is made.
 #[derive(Clone, Debug)]
 pub enum Ask {
     Declare {
@@ -113,11 +113,11 @@ pub enum Ask {
     Topic(TopicAsk),
 }
 
-/// Why messages move by an operator's hand.
+/// The reason for moves by an operator.
 pub const REDRIVE: MoveWhy = MoveWhy::Redrive;
 
 impl Ask {
-    /// Its name, for counting.
+    /// The name under which the request is counted.
     pub fn word(&self) -> &'static str {
         match self {
             Ask::Declare { .. } => "asked declare",

@@ -1,4 +1,4 @@
-//! What may be asked at all.
+//! Whether a request is valid.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use super::{Ask, Model};
 use crate::model::{Letter, Place};
 
 impl Model {
-    /// Whether it may be asked at all.
+    /// The refusal of a request, if the model refuses it.
     pub(super) fn check(&self, ask: &Ask) -> Result<(), Refusal> {
         let state = &self.state;
         let queue = |name: &QueueName| {
@@ -193,7 +193,7 @@ impl Model {
         }
     }
 
-    /// Every message, and that all of them find room where that is asked for.
+    /// Checks every message, and that all of them fit into queues that refuse at their limit.
     pub(super) fn check_send(&self, items: &[(Address, Rc<Letter>)]) -> Result<(), Refusal> {
         let mut filled: BTreeMap<QueueName, (u64, u64)> = BTreeMap::new();
         for (to, letter) in items {
@@ -219,7 +219,8 @@ impl Model {
         Ok(())
     }
 
-    /// A state that grows finds room in its queue, beside ready messages or, where those make way, other states.
+    /// A growing session state must fit into its queue: together with ready messages, or only with other states if
+    /// the queue drops messages.
     pub(super) fn check_state_room(
         &self,
         hold: LeaseToken,
@@ -237,7 +238,7 @@ impl Model {
         Ok(())
     }
 
-    /// One more message finds room, after those that went before it.
+    /// One more message must fit, after those already counted in `filled`.
     pub(super) fn check_room(
         &self,
         name: &QueueName,

@@ -1,4 +1,4 @@
-//! Messages go on: out of queues that forward, and out of the inboxes of topics. Whatever cannot go on is tried again.
+//! Forwarding: messages leave queues that forward, and inboxes of topics. A blocked message is retried.
 
 use malote_engine::event::Event;
 use malote_model::{Address, Changes, DeadReason, QueueName};
@@ -7,14 +7,14 @@ use super::check::check_session;
 use super::{Group, Model};
 use crate::model::{Ev, Queue, Way, Why};
 
-/// A message goes on so many times.
+/// Maximum number of times a message is forwarded.
 const HOPS_MAX: u8 = 4;
 
-/// What cannot go on is tried again after so long.
+/// Interval after which a blocked message is retried.
 const AGAIN_MS: u64 = 1000;
 
 impl Model {
-    /// Where a queue's messages go, if that is there.
+    /// The target of a queue's forwarding, if it exists.
     fn target(&self, name: &QueueName, q: &Queue) -> Option<QueueName> {
         let to = match q.spec.forward_to.as_ref()? {
             Address::Queue(queue) => queue.clone(),
@@ -24,13 +24,13 @@ impl Model {
         (there && to != *name).then_some(to)
     }
 
-    /// A queue sent messages on, in their order, each as far as it may go.
+    /// A queue forwarded messages, in order. Those that may not be forwarded are dead-lettered.
     pub(super) fn forwarded(&mut self, group: &Group) {
         for event in &group.events {
             let (queue, seqs) = match event {
                 Event::Moved(moved) => (moved.from_queue, vec![moved.from_seq]),
                 Event::Removed { queue, seqs, .. } => (*queue, seqs.clone()),
-                other => panic!("among messages that go on: {other:?}"),
+                other => panic!("unexpected event while forwarding: {other:?}"),
             };
             let queue = self.names[&queue].clone();
             seqs.into_iter().for_each(|seq| self.forward_one(&queue, seq));
@@ -51,13 +51,13 @@ impl Model {
         let msg = &self.state.queue(queue).msgs[&seq];
         assert!(self.has_room(&to, msg.sent.size()), "{to} had no room for {seq} of {queue}");
         let way = Way { hops: msg.way.hops + 1, ..msg.way.clone() };
-        self.met.count("forwarded again", u64::from(way.hops > 1));
+        self.met.count("forwarded several times", u64::from(way.hops > 1));
         let (to_seq, at) = (self.state.queue(&to).next_seq, self.now);
         let (why, changes) = (Why::Forwarded(way), Changes::default());
         self.note(Ev::Move { from: queue.clone(), seq, to, to_seq, at, why, changes });
     }
 
-    /// Why a message goes no further.
+    /// Why a message cannot be forwarded any more.
     fn stops(&self, queue: &QueueName, seq: u64, to: &QueueName) -> Option<DeadReason> {
         let msg = &self.state.queue(queue).msgs[&seq];
         let takes = check_session(to, &self.state.queue(to).spec.sessions, msg.session.as_ref());
@@ -72,7 +72,7 @@ impl Model {
         self.check_room(to, size, &mut Default::default()).is_ok()
     }
 
-    /// Queues with something to forward, and whether it can go on.
+    /// Queues with a message to forward, and whether it can be forwarded now.
     fn forwarding(&self) -> Vec<(QueueName, bool)> {
         let mut found = Vec::new();
         for (name, q) in self.state.queues.iter().filter(|(_, q)| q.spec.forward_to.is_some()) {
@@ -86,30 +86,32 @@ impl Model {
         found
     }
 
-    /// Who cannot go on is tried again later, whatever happens in this moment.
+    /// Blocked queues are retried later.
     pub fn find_stuck(&mut self) {
         for (name, _) in self.forwarding().into_iter().filter(|(_, goes)| !goes) {
             self.cannot_go_on(&name);
         }
     }
 
-    /// Queues that forward have nothing that could go on, unless it could not a moment ago.
+    /// Checks that no queue has a message to forward, except queues that were blocked a moment ago.
     pub fn check_forwarded(&mut self, room: bool) {
         for (name, goes) in self.forwarding() {
             match goes && room {
-                true => assert!(self.is_stuck(&name), "messages of {name} could go on"),
+                true => {
+                    assert!(self.is_stuck(&name), "messages of {name} should have been forwarded")
+                }
                 false => self.cannot_go_on(&name),
             }
         }
     }
 
-    /// It is tried again, but not at once.
+    /// Blocked, and not yet due for a retry.
     pub fn is_stuck(&self, name: &QueueName) -> bool {
         self.stuck.get(name).is_some_and(|at| self.now < at + AGAIN_MS)
     }
 
     pub fn cannot_go_on(&mut self, name: &QueueName) {
         self.stuck.insert(name.clone(), self.now);
-        self.met.count("could not go on", 1);
+        self.met.count("forwarding blocked", 1);
     }
 }

@@ -1,4 +1,4 @@
-//! What follows: how leases and holds end, and who must have been served.
+//! How leases and holds end, and whether every consumer was served.
 
 use bytes::Bytes;
 use malote_engine::Wants;
@@ -11,7 +11,7 @@ use super::check::check_session;
 use super::{Consumer, Model, Need};
 use crate::model::{Cause, Dead, End, Ev, Lease, Msg, Place, Way, What, Why};
 
-/// A message that died in so many queues goes no further.
+/// A message that was dead-lettered in this many queues goes no further.
 const DIED_IN_MAX: usize = 16;
 
 impl Model {
@@ -33,11 +33,11 @@ impl Model {
                 need.durable = need.durable.max(self.eager_of_tokens(&[token]).durable);
                 assert!(
                     matches!(outcome, Err(Refusal::LeaseLost { .. })),
-                    "a stale token settled: {token} {outcome:?}"
+                    "a stale token was settled: {token} {outcome:?}"
                 );
                 continue;
             };
-            assert_eq!(*outcome, Ok(()), "a good lease was refused: {token} of {seq} in {queue}");
+            assert_eq!(*outcome, Ok(()), "a valid lease was refused: {token} of {seq} in {queue}");
             self.settle_one(&queue, seq, settlement);
             let done = self.done(&queue);
             need = Need { durable: need.durable.max(done.durable), written: done.written };
@@ -70,7 +70,7 @@ impl Model {
         }
     }
 
-    /// A message that comes back was out for longer than it lives. Where that is known only roughly, the engine says.
+    /// A returned message has expired. Where its arrival is known only approximately, the engine decides.
     fn is_over(&self, queue: &QueueName, seq: u64) -> bool {
         let q = self.state.queue(queue);
         let msg = &q.msgs[&seq];
@@ -78,7 +78,7 @@ impl Model {
         q.expired(msg, self.now) || said && q.may_expire(msg, self.now)
     }
 
-    /// Messages that were received once and that nobody has are completed without a lease.
+    /// Messages that were received before and are not leased now are completed without a lease.
     pub(super) fn complete_late(&mut self, queue: &QueueName, seqs: &[Seq], count: u64) -> Need {
         let mut gone = 0;
         for &Seq(seq) in seqs {
@@ -98,7 +98,7 @@ impl Model {
         self.note(Ev::SetState { queue, session, state: state.clone() });
     }
 
-    /// A lease ends and its message comes back, or goes to the dead letters.
+    /// A lease ends. Its message returns to the queue or is dead-lettered.
     pub(super) fn back(
         &mut self,
         queue: &QueueName,
@@ -166,9 +166,9 @@ impl Model {
         let here = (queue.clone(), q.born);
         let mut way = Way { hops: 0, home: Some(here.clone()), ..msg.way.clone() };
         let limit = matches!(reason, DeadReason::MaxFailed { .. } | DeadReason::MaxReceives { .. });
-        // It died here before, and came back and died again by itself.
+        // It was dead-lettered here before, returned, and was dead-lettered again automatically.
         let circles = !asked && !limit && way.died_in.contains(&here);
-        // Somebody who says so may mean it to come round again.
+        // A receiver that dead-letters a message explicitly may want it to return.
         match asked {
             true => way.died_in.clear(),
             false if way.died_in.contains(&here) || way.died_in.len() == DIED_IN_MAX => {}
@@ -201,9 +201,9 @@ impl Model {
                 if fits { target.clone() } else { own }
             }
         };
-        self.met.count("dead topics", u64::from(to.is_inbox()));
+        self.met.count("dead letters to topics", u64::from(to.is_inbox()));
         let from = q.owner.clone().unwrap_or(queue.clone());
-        // The delivery that was once too often counts.
+        // The delivery that exceeded the limit counts.
         let ttl_ms = self.state.queue(&to).spec.ttl_ms.filter(|_| q.spec.dead_letters_keep_age);
         let ttl_ms = ttl_ms.map(|ttl_ms| (msg.at + ttl_ms).saturating_sub(self.now).max(1));
         self.met.count("dead letters that keep their age", u64::from(ttl_ms.is_some()));
@@ -254,13 +254,13 @@ impl Model {
         self.note(Ev::Unhold { queue, session, lost });
     }
 
-    /// Whoever consumed over a connection is gone with it.
+    /// A connection ended, and so do its consumers.
     pub(super) fn disconnect(&mut self, connection: u64) {
         let of = |c: &Consumer| c.connection == Some(connection);
         let gone: Vec<_> =
             self.consumers.iter().filter(|(_, c)| of(c)).map(|(&id, _)| id).collect();
         for id in gone {
-            // A request that waits is answered with nothing.
+            // A waiting request gets an empty answer.
             match self.consumers.get_mut(&id) {
                 Some(Consumer { once: Some((_, until)), .. }) => *until = 0,
                 _ => self.forget(id),
@@ -268,11 +268,11 @@ impl Model {
         }
     }
 
-    /// Nobody waits for what could be given.
+    /// Checks that no consumer waits for a message that could be delivered.
     pub fn check_served(&self) {
         for (id, c) in &self.consumers {
             let Some(q) = self.state.queues.get(&c.queue) else { continue };
-            // What is over and still there goes in the next moment; until then a session may seem to wait for it.
+            // Expired messages are removed in the next turn; until then a session may seem to wait for one.
             let goes_on = q.spec.forward_to.is_some();
             if !q.delivers()
                 || goes_on
@@ -293,9 +293,9 @@ impl Model {
                     .and_then(|s| q.next_of(s, self.now)),
                 _ => q.first_ready(self.now),
             };
-            assert_eq!(could, None, "{id:?} waits at {} though there is something for it", c.queue);
+            assert_eq!(could, None, "{id:?} waits at {} although a message is ready", c.queue);
             if let Some((_, until)) = c.once {
-                assert!(until > self.now, "{id:?} waits longer than it wanted");
+                assert!(until > self.now, "{id:?} waits longer than requested");
             }
         }
     }

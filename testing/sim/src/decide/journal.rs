@@ -1,7 +1,7 @@
-//! What the journal says of a step, beside what the model says.
+//! Compares the journal of a step with the model.
 //!
-//! Both are brought into the same words and must be the same. Where several things happen by themselves in one step,
-//! the journal also tells in which order; whether each was right to happen is the model's to say.
+//! Both are converted to the same text and must be equal. If several things happen automatically in one step, the
+//! journal gives their order. The model decides whether each of them is allowed.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use malote_model::{DeadReason, LeaseToken, QueueName};
 use super::Model;
 use crate::model::{Ev, Place, State, Why};
 
-/// Events that stand or fall together.
+/// Events that take effect together or not at all.
 #[derive(Debug)]
 pub struct Group {
     pub end: Pos,
@@ -20,7 +20,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Messages that made room.
+    /// Messages that were removed because a queue was full.
     pub fn is_overflow(&self) -> bool {
         match self.events.first() {
             Some(Event::Removed { why, .. }) => *why == Removal::Overflowed,
@@ -29,7 +29,7 @@ impl Group {
         }
     }
 
-    /// A queue that forwards sent messages on, or to the dead letters because they may go no further.
+    /// Messages that were forwarded, or dead-lettered because they may not be forwarded.
     pub fn is_forward(&self) -> bool {
         match self.events.first() {
             Some(Event::Removed { why, .. }) => *why == Removal::Dropped(event::LeaseEnd::Released),
@@ -44,7 +44,7 @@ impl Group {
         }
     }
 
-    /// Nobody asked for it: it follows from what was asked.
+    /// Not requested, but a consequence of a request.
     pub fn follows(&self) -> bool {
         self.is_overflow() || self.is_forward()
     }
@@ -54,7 +54,7 @@ impl Group {
     }
 }
 
-/// What made a group happen by itself.
+/// The cause of a group that was not requested.
 #[derive(Debug)]
 pub(super) enum Trigger {
     Lease(LeaseToken),
@@ -75,15 +75,15 @@ fn reason_of(why: &event::MoveReason) -> Option<&DeadReason> {
 impl Model {
     fn name(&self, id: QueueId) -> QueueName {
         let name = self.names.get(&id);
-        name.unwrap_or_else(|| panic!("{id:?} was never declared")).clone()
+        name.unwrap_or_else(|| panic!("queue {id:?} was never declared")).clone()
     }
 
-    /// Learns the names of queues that came to be.
+    /// Records the names of new queues and topics.
     pub fn hear(&mut self, groups: &[Group]) {
         for event in groups.iter().flat_map(|group| &group.events) {
             self.met.event(event);
             if let Event::Declared { queue, dead, name, .. } = event {
-                // After a crash, numbers are given anew.
+                // After a crash, ids are assigned again.
                 self.topic_names.retain(|id, _| id != queue && id != dead);
                 self.names.insert(*queue, name.clone());
                 self.names.insert(*dead, name.dead_letters());
@@ -95,18 +95,18 @@ impl Model {
         }
     }
 
-    /// The journal of a step says what the model noted, no more and no less.
+    /// The journal of a step must contain exactly the changes that the model recorded.
     pub fn check_journal(&mut self, groups: &[Group]) {
         let mut said = Vec::new();
         groups.iter().flat_map(|g| &g.events).for_each(|event| self.say(event, &mut said));
         let mut noted = std::mem::take(&mut self.noted);
         noted.sort();
         said.sort();
-        assert_eq!(said, noted, "the journal and the model");
+        assert_eq!(said, noted, "the journal differs from the model");
         self.before = None;
     }
 
-    /// Messages of a group whose time to live was over, by the engine's word.
+    /// Messages of a group that expired, according to the engine.
     pub(super) fn expired_in(&self, group: &Group) -> BTreeSet<(QueueName, u64)> {
         let mut all = BTreeSet::new();
         for event in &group.events {
@@ -123,14 +123,14 @@ impl Model {
         all
     }
 
-    /// What made a group happen that nobody asked for.
+    /// The cause of a group that was not requested.
     pub(super) fn trigger(&self, group: &Group) -> Trigger {
         let first = group.events.first().expect("a group has events");
         let (id, seq, why) = match first {
             Event::Deleted { queue } => return Trigger::Gone(self.name(*queue)),
             Event::Unheld { queue, session, .. } => {
                 let hold = self.state.queue(&self.name(*queue)).hold(session);
-                return Trigger::Hold(hold.expect("only a held session is let go"));
+                return Trigger::Hold(hold.expect("only a held session is released"));
             }
             Event::Returned(returned) => (returned.queue, returned.seq, None),
             Event::Removed { queue, why, seqs, .. } => (*queue, seqs[0], Some(*why)),
@@ -142,7 +142,7 @@ impl Model {
                 }
                 Some(_) => (m.from_queue, m.from_seq, None),
             },
-            other => panic!("nobody asked for {other:?}"),
+            other => panic!("{other:?} was not requested"),
         };
         let queue = self.name(id);
         let msg = self.state.queue(&queue).msgs.get(&seq);
@@ -154,22 +154,22 @@ impl Model {
         let seqs = group.events.iter().flat_map(|event| match event {
             Event::Removed { seqs, .. } => seqs.clone(),
             Event::Moved(m) => vec![m.from_seq],
-            other => panic!("among messages that go: {other:?}"),
+            other => panic!("unexpected event among removed messages: {other:?}"),
         });
         match why {
             Some(Removal::Expired) => Trigger::Expiry(queue, seqs.collect()),
             Some(Removal::Overflowed) => Trigger::Overflow(queue, seqs.collect()),
-            _ => panic!("nobody had {seq} of {queue}, and yet {first:?}"),
+            _ => panic!("{seq} of {queue} was not leased, but the journal has {first:?}"),
         }
     }
 
     fn say(&self, event: &Event, out: &mut Vec<String>) {
         let name = |id: &QueueId| self.name(*id);
         match event {
-            // A copy: nobody notices.
+            // A copy has no visible effect.
             Event::Relocated(_) => {}
-            Event::Digest(_) => panic!("the world keeps digests to itself"),
-            Event::Booted { .. } => panic!("the broker starts once"),
+            Event::Digest(_) => panic!("digests are removed before this check"),
+            Event::Booted { .. } => panic!("the broker boots only once"),
             Event::TopicDeclared { name, spec, .. } => out.push(format!("topic {name} {spec:?}")),
             Event::TopicUpdated { topic, spec, .. } => {
                 out.push(format!("update {} {spec:?}", name(topic)));
@@ -239,7 +239,7 @@ impl Model {
     }
 }
 
-/// A change that is about to happen to this state, in the journal's words.
+/// A change about to be applied to this state, as text like that of the journal.
 pub(super) fn words(state: &State, ev: &Ev) -> Vec<String> {
     if let Ev::Route { topic, seq, to, .. } = ev {
         let from = QueueName::inbox(topic);
@@ -252,7 +252,7 @@ pub(super) fn words(state: &State, ev: &Ev) -> Vec<String> {
 
 fn one_word(state: &State, ev: &Ev) -> String {
     match ev {
-        Ev::Route { .. } => unreachable!("it has several"),
+        Ev::Route { .. } => unreachable!("a route has several lines"),
         Ev::DeclareTopic { name, spec } => format!("topic {name} {spec:?}"),
         Ev::UpdateTopic { name, spec, .. } => format!("update {} {spec:?}", QueueName::inbox(name)),
         Ev::DeleteTopic { name } => format!("delete {}", QueueName::inbox(name)),
@@ -289,7 +289,7 @@ fn one_word(state: &State, ev: &Ev) -> String {
             crate::model::What::Session(session) => {
                 format!("hold {} {session} {token} {}", lease.queue, lease.until)
             }
-            crate::model::What::Message(_) => panic!("a message is not held but leased"),
+            crate::model::What::Message(_) => panic!("messages are leased, not held"),
         },
         Ev::Unhold { queue, session, lost } => format!("unhold {queue} {session} {lost}"),
         Ev::SetState { queue, session, state } => {

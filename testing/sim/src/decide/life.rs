@@ -1,4 +1,4 @@
-//! Queues that go by themselves, and who uses them. Nothing of it survives a restart.
+//! Queues that delete themselves, and their use. This state does not survive a restart.
 
 use malote_engine::ConsumerId;
 use malote_model::{QueueName, TopicName};
@@ -10,11 +10,11 @@ use crate::model::Ev;
 /// How a queue was used since the last start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Life {
-    /// Somebody consumed from it or declared it.
+    /// When a consumer last used it or a client declared it.
     pub used_at: u64,
-    /// Somebody who meant to stay consumed from it.
+    /// Whether it had a consumer other than a single receive.
     pub had_consumer: bool,
-    /// Whose it is.
+    /// The connection that owns it.
     pub connection: Option<u64>,
 }
 
@@ -33,7 +33,7 @@ impl Model {
         self.expired_at = now;
     }
 
-    /// Somebody declares a queue that may be there.
+    /// A client declares a queue that may exist.
     pub(super) fn asked_for(&mut self, name: &QueueName, connection: Option<u64>) {
         let exclusive = self.state.queues.get(name).is_some_and(|q| q.spec.exclusive);
         if let Some(life) = self.lives.get_mut(name)
@@ -51,7 +51,7 @@ impl Model {
         self.consumers.insert(id, consumer);
     }
 
-    /// A consumer is gone, and its queue perhaps with it.
+    /// A consumer ended, which may delete its queue.
     pub(super) fn forget(&mut self, id: ConsumerId) {
         let Some(Consumer { queue, .. }) = self.consumers.remove(&id) else { return };
         let alone = !self.is_consumed(&queue);
@@ -67,13 +67,13 @@ impl Model {
         self.consumers.values().any(|c| c.queue == *queue)
     }
 
-    /// A queue is gone, and with it what cannot be without it.
+    /// A queue is deleted, together with its dependents.
     pub(super) fn delete(&mut self, name: &QueueName) {
         self.delete_one(name);
         self.fall();
     }
 
-    /// A topic is gone, and its subscriptions; queues that were only bound stay.
+    /// A topic is deleted with its subscriptions; queues that were only bound remain.
     pub(super) fn delete_topic(&mut self, name: &TopicName) {
         for queue in self.state.subscriptions(name) {
             self.delete_one(&queue);
@@ -82,15 +82,15 @@ impl Model {
         self.fall();
     }
 
-    /// Topics that lost their last rule are gone, if they are such.
+    /// Deletes auto-delete topics that lost their last rule.
     pub(super) fn fall(&mut self) {
         if let Some(name) = self.state.falling() {
-            self.met.count("topics that fell", 1);
+            self.met.count("topics deleted with their last rule", 1);
             self.delete_topic(&name);
         }
     }
 
-    /// Whoever consumed from it must hear of it.
+    /// Its consumers must be notified.
     fn delete_one(&mut self, name: &QueueName) {
         let dead = name.dead_letters();
         let of = |c: &Consumer| c.queue == *name || c.queue == dead;
@@ -102,7 +102,7 @@ impl Model {
         self.note(Ev::Delete { name: name.clone() });
     }
 
-    /// Queues that nobody has used for too long.
+    /// Queues that were not used for too long.
     pub(super) fn idle(&self) -> Vec<QueueName> {
         let idle = |name: &QueueName, life: &Life| {
             let idle_ms_max = self.state.queues.get(name).and_then(|q| q.spec.idle_ms_max);
@@ -112,7 +112,7 @@ impl Model {
         lives.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Deliveries begin: queues whose last consumer left go, unless somebody came.
+    /// Before deliveries, auto-delete queues without consumers are deleted.
     pub fn leave(&mut self, now: u64, groups: &[Group], room: bool) {
         let auto_delete = |name: &QueueName| {
             self.state.queues.get(name).is_some_and(|q| q.spec.auto_delete)
@@ -123,16 +123,16 @@ impl Model {
         for group in groups.iter().filter(|group| group.is_deletion()) {
             self.begin(now, group.end);
             let Trigger::Gone(name) = self.trigger(group) else { continue };
-            assert!(left.remove(&name), "{name} went, and somebody uses it");
-            self.met.count("went with its last consumer", 1);
+            assert!(left.remove(&name), "{name} was deleted while in use");
+            self.met.count("queues deleted with their last consumer", 1);
             self.delete(&name);
         }
         left.retain(|name| self.state.queues.contains_key(name));
-        assert!(!room || left.is_empty(), "left by their last consumers: {left:?}");
+        assert!(!room || left.is_empty(), "not deleted after their last consumers: {left:?}");
         self.leaving = left;
     }
 
-    /// Whether the end of a connection took its own queues with it.
+    /// Whether the queue belongs to this connection.
     pub(super) fn is_exclusive_to(&self, name: &QueueName, connection: u64) -> bool {
         self.lives.get(name).is_some_and(|life| life.connection == Some(connection))
     }

@@ -1,8 +1,8 @@
-//! What rules mean, said once more and as plainly as possible: nothing here is the engine's.
+//! The meaning of rules, written independently of the engine and as simply as possible.
 
 use malote_model::{Filter, HeadersMatch, Message, Rule, Value};
 
-/// Conditions and what each of them says. A rule of a world has one of these.
+/// SQL conditions with their meaning. Rules of a world use only these.
 #[allow(clippy::type_complexity)]
 pub const CONDITIONS: [(&str, fn(&Message) -> bool); 4] = [
     ("p0 > 10 OR sys.Label = 'red'", |m| {
@@ -16,11 +16,11 @@ pub const CONDITIONS: [(&str, fn(&Message) -> bool); 4] = [
     }),
 ];
 
-/// Actions and what each of them does.
+/// SQL actions with their meaning.
 #[allow(clippy::type_complexity)]
 pub const ACTIONS: [(&str, fn(&mut Message)); 3] = [
     ("SET p0 = 1; SET by = 'a rule'", |m| {
-        // A number keeps the width that it had.
+        // A number keeps its type.
         let unsigned = matches!(m.properties.get("p0"), Some(Value::U64(_)));
         let one = if unsigned { Value::U64(1) } else { Value::I64(1) };
         m.properties.set("p0", one);
@@ -43,17 +43,18 @@ fn text<'a>(message: &'a Message, name: &str) -> Option<&'a str> {
     }
 }
 
-/// The routing key: its own, else its session, else the empty one.
+/// The routing key: its own, or its session, or the empty one.
 fn key(message: &Message) -> &str {
     let session = || message.session.as_ref().map(|session| session.as_str());
     message.key.as_deref().or_else(session).unwrap_or_default()
 }
 
-/// Whether a filter takes a message.
+/// Whether a filter matches a message.
 pub(super) fn matches(filter: &Filter, message: &Message) -> bool {
     match filter {
         Filter::All => true,
-        Filter::None => false,
+        // A hash topic chooses one of its rules: see `chosen`.
+        Filter::None | Filter::Weight(_) => false,
         Filter::Key(wanted) => key(message) == wanted,
         Filter::Pattern(pattern) => fits(&words(pattern), &words(key(message))),
         Filter::Headers(headers) => {
@@ -80,12 +81,14 @@ pub(super) fn matches(filter: &Filter, message: &Message) -> bool {
         }
         Filter::Sql(sql) => {
             let known = CONDITIONS.iter().find(|(text, _)| *text == sql.text());
-            known.unwrap_or_else(|| panic!("nobody says what {sql:?} means")).1(message)
+            known.unwrap_or_else(|| panic!("the model does not know the condition {sql:?}")).1(
+                message,
+            )
         }
     }
 }
 
-/// A filter that took a message, for counting.
+/// The name under which a match is counted.
 pub(super) fn word(filter: &Filter) -> &'static str {
     match filter {
         Filter::All | Filter::None => "matched everything",
@@ -94,7 +97,27 @@ pub(super) fn word(filter: &Filter) -> &'static str {
         Filter::Headers(_) => "matched headers",
         Filter::Correlation(_) => "matched fields",
         Filter::Sql(_) => "matched a condition",
+        Filter::Weight(_) => "matched a share",
     }
+}
+
+/// The rule that a hash topic chooses, of rules in the order in which their targets were created: the bucket of the key,
+/// where each rule has as many buckets as its weight.
+pub(super) fn chosen(weights: &[u32], message: &Message) -> Option<usize> {
+    let buckets: Vec<usize> = weights
+        .iter()
+        .enumerate()
+        .flat_map(|(rule, &weight)| std::iter::repeat_n(rule, weight as usize))
+        .collect();
+    let mut seed = xxhash_rust::xxh3::xxh3_64(key(message).as_bytes());
+    let (mut bucket, mut next) = (None, 0_usize);
+    while next < buckets.len() {
+        bucket = Some(next);
+        seed = seed.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
+        let share = 2_147_483_648_f64 / ((seed >> 33) + 1) as f64;
+        next = ((next as f64 + 1.0) * share) as usize;
+    }
+    bucket.map(|bucket| buckets[bucket])
 }
 
 /// The words between dots; the empty key has none.
@@ -102,7 +125,7 @@ fn words(key: &str) -> Vec<&str> {
     if key.is_empty() { Vec::new() } else { key.split('.').collect() }
 }
 
-/// `*` is one word, `#` any number of them.
+/// `*` matches one word, `#` any number of words.
 fn fits(pattern: &[&str], key: &[&str]) -> bool {
     match (pattern, key) {
         ([], []) => true,
@@ -114,12 +137,14 @@ fn fits(pattern: &[&str], key: &[&str]) -> bool {
     }
 }
 
-/// The copy that a rule's action makes; it says by which rule.
+/// The copy that a rule's action makes; it contains the rule's name.
 pub(super) fn act(rule: &Rule, message: &Message) -> Message {
     let mut changed = message.clone();
     if let Some(action) = &rule.action {
         let known = ACTIONS.iter().find(|(text, _)| *text == action.text());
-        known.unwrap_or_else(|| panic!("nobody says what {action:?} does")).1(&mut changed);
+        known.unwrap_or_else(|| panic!("the model does not know the action {action:?}")).1(
+            &mut changed,
+        );
         changed.properties.set("RuleName", Value::String(rule.name.clone()));
     }
     changed

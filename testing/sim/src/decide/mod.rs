@@ -1,7 +1,8 @@
-//! What the reference model says to each question, and what it allows the engine to do by itself.
+//! The reference model's answer to each request, and what it allows the engine to do without a request.
 //!
-//! The engine decides first; here its answer is checked and its effect noted. Where docs/concepts/model.md leaves a choice (which
-//! consumer is served, which of two timers of one moment comes first) the engine's choice is taken over if it is legal.
+//! The engine decides first; the model checks the answer and applies its effect. Where docs/concepts/model.md leaves
+//! a choice (which consumer is served, which of two timers for the same time fires first), the model accepts the
+//! engine's choice if it is allowed.
 
 mod answer;
 mod ask;
@@ -31,10 +32,10 @@ use malote_engine::{ConsumerId, Wants};
 use malote_model::{LeaseToken, QueueName, TopicName};
 
 use self::life::Life;
-use crate::met::Met;
 use crate::model::{Ev, State};
+use crate::situations::Situations;
 
-/// What must be so before an answer may leave.
+/// The journal positions that must be durable and written before an answer may be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
     pub durable: Pos,
@@ -48,67 +49,67 @@ impl Need {
     }
 }
 
-/// Somebody who waits for messages or for a session. Over with a restart.
+/// A consumer of messages, or a request that waits for a session. It ends with a restart.
 #[derive(Clone, Debug)]
 pub struct Consumer {
     pub queue: QueueName,
     pub connection: Option<u64>,
     /// Its leases do not end with the connection.
     pub free_standing: bool,
-    /// None waits for a session.
+    /// `None`: waits for a session.
     pub wants: Option<Wants>,
     pub credit: u32,
     pub take: bool,
     pub lock_ms: Option<u64>,
-    /// Answers this request, at this time at the latest.
+    /// A single request, with the time at which it must be answered.
     pub once: Option<(u64, u64)>,
 }
 
-/// A change, and where the group ends that it stands in.
+/// A change, and the end of its journal group.
 struct Entry {
     end: Pos,
     ev: Ev,
 }
 
-/// The state now, the state that is durable, and what lies between.
+/// The current state, the durable state, and the changes between them.
 #[derive(Default)]
 pub struct Model {
     pub state: State,
     base: State,
     log: VecDeque<Entry>,
     pub consumers: BTreeMap<ConsumerId, Consumer>,
-    /// Consumers that must hear that they ended, in this step.
+    /// Consumers that must be notified of their end in this step.
     pub ended: BTreeSet<ConsumerId>,
-    /// Every token ever issued, and for which queue.
+    /// Every token ever issued, with its queue.
     pub issued: BTreeMap<LeaseToken, QueueName>,
-    /// Where the group of what is decided now ends.
+    /// End of the journal group of the current decision.
     end: Pos,
     /// Names of the engine's queues.
     pub names: BTreeMap<QueueId, QueueName>,
     pub topic_names: BTreeMap<QueueId, TopicName>,
-    /// What must stand in the journal of this step.
+    /// The expected journal of this step.
     noted: Vec<String>,
-    /// What expired in this group, by the engine's word.
+    /// Messages that expired in this group, according to the engine.
     said_expired: BTreeSet<(QueueName, u64)>,
-    /// Since the last start: who used which queue when, and queues whose last consumer left.
+    /// Since the last start: the use of each queue, and queues whose last consumer left.
     lives: BTreeMap<QueueName, Life>,
     leaving: BTreeSet<QueueName>,
-    /// Queues and inboxes whose messages could not go on, and when that was last so.
+    /// Queues and inboxes whose messages are blocked, with the time of the last attempt.
     stuck: BTreeMap<QueueName, u64>,
-    /// Where each queue stood before a step of many groups: an answer in it may rest on that.
+    /// The position of each queue before a step of several groups, which an answer within the step may depend on.
     before: Option<BTreeMap<QueueName, Pos>>,
     now: u64,
-    /// Since the last start, something that was due may have found no room.
+    /// Since the last start, a due action may have been postponed because the disk was full.
     tried_again: bool,
-    /// When what is due was last done.
+    /// When due actions were last performed.
     expired_at: u64,
     pub verbose: bool,
-    /// What a run went through that only the model can tell.
-    pub met: Met,
+    /// Situations that only the model can detect.
+    pub met: Situations,
 }
 
 impl Model {
-    /// Something happens in the engine at `now`; its group ends there.
+    /// The engine makes a decision at `now`; its group ends at `end`.
     pub fn begin(&mut self, now: u64, end: Pos) {
         (self.now, self.end) = (now, end);
         self.said_expired.clear();
@@ -123,7 +124,7 @@ impl Model {
         self.log.push_back(Entry { end: self.end, ev });
     }
 
-    /// Everything up to here is durable.
+    /// Everything up to `pos` is durable.
     pub fn durable(&mut self, pos: Pos) {
         while self.log.front().is_some_and(|entry| entry.end <= pos) {
             if let Some(Entry { end, ev }) = self.log.pop_front() {
@@ -132,7 +133,7 @@ impl Model {
         }
     }
 
-    /// The journal was cut here, and the broker started again at `now`.
+    /// The journal was cut at `cut`, and the broker restarted at `now`.
     pub fn crash(&mut self, cut: Pos, now: u64) {
         let mut state = std::mem::take(&mut self.base);
         for Entry { end, ev } in self.log.drain(..).filter(|entry| entry.end <= cut) {

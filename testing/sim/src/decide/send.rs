@@ -1,4 +1,4 @@
-//! Messages go in: to queues, and through topics.
+//! Messages are sent to queues and topics.
 
 use std::rc::Rc;
 
@@ -10,9 +10,9 @@ use super::{Model, Need};
 use crate::model::{Ev, Known, Letter, Msg, Place, Via, Way};
 
 impl Model {
-    /// Messages go in, or were sent before.
+    /// Messages are stored, or detected as duplicates.
     pub(super) fn send(&mut self, items: &[(Address, Rc<Letter>)], receipts: &[Receipt]) -> Need {
-        assert_eq!(receipts.len(), items.len(), "one receipt for each");
+        assert_eq!(receipts.len(), items.len(), "one receipt for each message");
         let mut need = Need::default();
         for ((to, letter), receipt) in items.iter().zip(receipts) {
             let done = match to {
@@ -29,13 +29,17 @@ impl Model {
         match q.known(letter, self.now) {
             Some(Known { seq, rests, .. }) => {
                 let said = (receipt.seq.0, receipt.duplicate);
-                assert_eq!(said, (seq, true), "a duplicate is known by its first sequence");
+                assert_eq!(
+                    said,
+                    (seq, true),
+                    "a duplicate gets the sequence number of the original"
+                );
                 self.met.count("duplicates", 1);
                 let durable = if q.durable() { rests } else { Pos::ZERO };
                 Need { durable, written: Pos::ZERO }
             }
             None => {
-                assert!(!receipt.duplicate, "{queue} knows nothing of {letter:?}");
+                assert!(!receipt.duplicate, "{queue} has not seen {letter:?}");
                 self.put(queue, letter, receipt.seq);
                 self.done(queue)
             }
@@ -43,19 +47,19 @@ impl Model {
     }
 
     pub(super) fn put(&mut self, queue: &QueueName, letter: &Rc<Letter>, seq: Seq) {
-        assert_eq!(seq.0, self.state.queue(queue).next_seq, "sequences are dense");
+        assert_eq!(seq.0, self.state.queue(queue).next_seq, "sequence numbers have no gaps");
         let msg = self.arriving(queue, letter);
         self.note(Ev::Put { queue: queue.clone(), msg: Box::new(msg), via: None });
     }
 
-    /// A copy that a topic makes.
+    /// A copy made by a topic.
     pub(super) fn put_copy(&mut self, queue: &QueueName, letter: &Rc<Letter>, via: Via) -> Need {
         let msg = self.arriving(queue, letter);
         self.note(Ev::Put { queue: queue.clone(), msg: Box::new(msg), via: Some(via) });
         self.done(queue)
     }
 
-    /// A message as it comes into a queue now.
+    /// A message as it enters a queue now.
     pub(super) fn arriving(&self, queue: &QueueName, letter: &Rc<Letter>) -> Msg {
         let q = self.state.queue(queue);
         let message = &letter.message;
@@ -78,7 +82,7 @@ impl Model {
             released: 0,
             first: None,
             at: self.now,
-            // Where it goes on from, it is still needed; elsewhere only when it ends.
+            // The time to live is kept only if the message will be moved; otherwise the expiry time is enough.
             ttl_ms: message.ttl_ms.filter(|_| !lives || goes_on),
             own_expiry: message.ttl_ms.filter(|_| lives).map(|ttl_ms| self.now + ttl_ms),
             timed: false,

@@ -1,4 +1,4 @@
-//! Who waits, and what is given to whom.
+//! Waiting consumers, and deliveries to them.
 
 use malote_engine::command::{Attach, MessageGrant};
 use malote_engine::journal::Pos;
@@ -53,26 +53,26 @@ impl Model {
         Need::default()
     }
 
-    /// The consumer that answers a request.
+    /// The consumer that will answer a request.
     pub fn waiting(&self, request: u64) -> Option<ConsumerId> {
         let of = |c: &Consumer| c.once.is_some_and(|(r, _)| r == request);
         self.consumers.iter().find(|(_, c)| of(c)).map(|(&id, _)| id)
     }
 
-    /// The engine says that a consumer ended by itself.
+    /// The engine ended a consumer.
     pub fn said_ended(&mut self, id: ConsumerId) -> Need {
         assert!(self.ended.remove(&id), "{id:?} did not end");
         self.forget(id);
         Need::default()
     }
 
-    /// A wait ends with nothing.
+    /// A waiting request ends with an empty answer.
     pub fn said_nothing(&mut self, id: ConsumerId) -> Need {
-        let c = self.consumers.get(&id).expect("whoever waits is known");
-        let (_, until) = c.once.expect("only a wait ends with nothing");
-        assert!(until <= self.now, "a wait until {until} ended with nothing at {}", self.now);
+        let c = self.consumers.get(&id).expect("the consumer is known");
+        let (_, until) = c.once.expect("only a waiting request ends empty");
+        assert!(until <= self.now, "a wait until {until} ended empty at {}", self.now);
         let need = self.eager(&c.queue.clone());
-        // It may have ended in the same moment: one word is enough.
+        // It may have ended at the same time; one answer is enough.
         self.ended.remove(&id);
         self.forget(id);
         need
@@ -80,10 +80,10 @@ impl Model {
 
     /// A waiting accept got a session.
     pub fn said_held(&mut self, id: ConsumerId, held: &AcceptedSession) -> Need {
-        let c = self.consumers.get(&id).expect("whoever waits is known").clone();
-        assert!(c.wants.is_none(), "a session for whom messages were wanted");
+        let c = self.consumers.get(&id).expect("the consumer is known").clone();
+        assert!(c.wants.is_none(), "a consumer of messages got a session");
         let q = self.state.queue(&c.queue);
-        assert!(q.delivers(), "a session of a queue that delivers nothing was given");
+        assert!(q.delivers(), "a queue that is paused or disabled delivered a session");
         assert!(q.free(&held.session, self.now), "session {} is not free", held.session);
         self.forget(id);
         self.hold(&c.queue, c.connection, c.lock_ms, held)
@@ -97,11 +97,7 @@ impl Model {
         held: &AcceptedSession,
     ) -> Need {
         let q = self.state.queue(queue);
-        assert_eq!(
-            held.until.0,
-            self.now + lock_ms.unwrap_or(q.spec.lock_ms),
-            "the lock of a hold"
-        );
+        assert_eq!(held.until.0, self.now + lock_ms.unwrap_or(q.spec.lock_ms), "the end of a hold");
         let rests = q.sessions.get(&held.session).map_or(Pos::ZERO, |s| s.rests);
         let durable = if q.durable() { rests } else { Pos::ZERO };
         self.issue(held.hold, queue);
@@ -125,20 +121,23 @@ impl Model {
         );
     }
 
-    /// Messages for a consumer, in one group that ends where the span does.
+    /// Messages are delivered to a consumer, in the current journal group.
     pub fn said_deliver(&mut self, id: ConsumerId, grants: &[MessageGrant]) -> Need {
-        let c = self.consumers.get(&id).expect("who is delivered to is known").clone();
+        let c = self.consumers.get(&id).expect("the consumer is known").clone();
         assert!(
             !grants.is_empty() && grants.len() as u32 <= c.credit,
             "{} messages for credit {}",
             grants.len(),
             c.credit
         );
-        assert!(self.state.queue(&c.queue).delivers(), "a queue delivered that should not");
+        assert!(
+            self.state.queue(&c.queue).delivers(),
+            "a paused or disabled queue delivered messages"
+        );
         let (hold, per_session) = match c.wants {
             Some(Wants::Held(token)) => (Some(token), u32::MAX),
             Some(Wants::Any { per_session }) => (None, per_session.max(1)),
-            None => panic!("messages for whom a session was wanted"),
+            None => panic!("a request for a session got messages"),
         };
         let by = By {
             queue: &c.queue,
@@ -159,19 +158,19 @@ impl Model {
                 (false, _) => q.first_ready(self.now),
                 (true, Some(token)) => {
                     let (_, session) =
-                        self.state.held(token, self.now).expect("whoever has no hold gets nothing");
+                        self.state.held(token, self.now).expect("the consumer has a valid hold");
                     q.next_of(&session, self.now)
                 }
                 (true, None) => {
-                    let msg = q.msgs.get(&grant.seq.0).expect("what is delivered is there");
+                    let msg = q.msgs.get(&grant.seq.0).expect("the delivered message exists");
                     let session =
-                        msg.session.clone().expect("a session queue's message has a session");
+                        msg.session.clone().expect("messages of session queues have a session");
                     match &mut run {
                         Some((of, n)) if *of == session => {
                             *n += 1;
                             assert!(
                                 *n <= per_session,
-                                "more than {per_session} of session {session} at once"
+                                "more than {per_session} messages of session {session} at once"
                             );
                         }
                         _ => {
@@ -184,7 +183,7 @@ impl Model {
             };
             assert_eq!(next, Some(grant.seq.0), "delivered out of order from {}", c.queue);
             let (passes, alone) = (q.passes(grant.seq.0, self.now), q.noisy().len());
-            self.met.count("passed a noisy tenant", u64::from(passes));
+            self.met.count("overtook a noisy tenant", u64::from(passes));
             self.met.count("delivered beside a noisy tenant", u64::from(alone > 0));
             need = self.grant(&by, grant, need);
         }
@@ -202,7 +201,7 @@ impl Model {
     pub(super) fn grant(&mut self, by: &By<'_>, grant: &MessageGrant, need: Need) -> Need {
         let q = self.state.queue(by.queue);
         let seq = grant.seq.0;
-        let msg = q.msgs.get(&seq).expect("what is granted is there");
+        let msg = q.msgs.get(&seq).expect("the granted message exists");
         assert_eq!(
             (grant.receives, grant.failed),
             (msg.receives + 1, msg.failed),
@@ -210,7 +209,7 @@ impl Model {
             by.queue
         );
         let first = grant.first_at.map(|at| at.0);
-        assert_eq!(first, msg.first.or(Some(self.now)), "the first grant of {seq}");
+        assert_eq!(first, msg.first.or(Some(self.now)), "the time of the first grant of {seq}");
         let mut durable = msg.rests;
         if let Some(s) = msg.session.as_ref().and_then(|session| q.sessions.get(session)) {
             durable = durable.max(s.rests);
@@ -220,12 +219,12 @@ impl Model {
         }
         let hi = self.end;
         if by.take {
-            assert_eq!(grant.lease, None, "taken without a lease");
+            assert_eq!(grant.lease, None, "receive-and-delete has no lease");
             let durable = if q.durable() { hi } else { Pos::ZERO };
             self.note(Ev::Gone { queue: by.queue.clone(), seq, end: End::Taken });
             return Need { durable: need.durable.max(durable), written: hi };
         }
-        let token = grant.lease.expect("granted with a lease");
+        let token = grant.lease.expect("the grant has a lease");
         let hold = by.hold.filter(|_| q.sessioned());
         let lease = match hold.and_then(|hold| self.state.leases.get(&hold)) {
             Some(held) => {
@@ -241,7 +240,7 @@ impl Model {
                 deferred: by.deferred,
             },
         };
-        assert_eq!(grant.until.0, lease.until, "the lock of a lease");
+        assert_eq!(grant.until.0, lease.until, "the end of a lease");
         self.issue(token, by.queue);
         let (queue, lease, at) = (by.queue.clone(), Box::new(lease), self.now);
         self.note(Ev::Grant { queue, seq, token, lease, at });
@@ -249,7 +248,7 @@ impl Model {
     }
 }
 
-/// On whose behalf messages are granted.
+/// The receiver of granted messages.
 pub(super) struct By<'a> {
     pub queue: &'a QueueName,
     pub hold: Option<LeaseToken>,

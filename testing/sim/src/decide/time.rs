@@ -1,4 +1,4 @@
-//! What happens without being asked for: leases lapse, messages become due, expire or make room, connections end.
+//! What happens without a request: leases expire, messages become due, expire or are dropped, connections end.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +9,11 @@ use super::{Group, Model};
 use crate::model::{Cause, End, Ev, Lease, Msg, Place, What, Why};
 
 impl Model {
-    /// What became due by now, in the engine's order. Each must be right to happen, and only expired messages may be
-    /// left: the engine spreads many of them over several turns. Tells whether there are any. Without room for records
-    /// everything may have to wait.
+    /// Performs what became due by now, in the engine's order. Each action must be allowed. Only expired messages may
+    /// be left, because the engine removes many of them over several turns; returns whether there are any. If the
+    /// disk is full, everything may have to wait.
     pub fn expire(&mut self, now: u64, groups: &[Group], room: bool) -> bool {
-        // Nothing fires twice in a moment: what was made due in it waits for the next.
+        // Nothing fires twice at the same time: actions that become due now wait for the next time.
         let moved_on = now > std::mem::replace(&mut self.expired_at, now);
         self.now = now;
         self.stand_before();
@@ -31,8 +31,8 @@ impl Model {
                 Trigger::Expiry(queue, seqs) => self.expire_messages(&queue, &seqs),
                 Trigger::Overflow(queue, seqs) => self.overflow(&queue, &seqs),
                 Trigger::Gone(name) => {
-                    assert!(idle.contains(&name), "{name} went, and somebody used it");
-                    self.met.count("went idle", 1);
+                    assert!(idle.contains(&name), "{name} was deleted as idle while in use");
+                    self.met.count("queues deleted as idle", 1);
                     self.delete(&name);
                 }
             }
@@ -40,9 +40,9 @@ impl Model {
         moved_on && room && self.check_due(&idle)
     }
 
-    /// The wall clock was set forward by `by_ms`: every lease lasts as much longer.
+    /// The wall clock was set forward by `by_ms`, which extends all leases by the same time.
     pub fn clock_stepped(&mut self, now: u64, by_ms: u64, groups: &[Group]) {
-        let [group] = groups else { panic!("a step of the clock is one group: {groups:?}") };
+        let [group] = groups else { panic!("a clock step is one group: {groups:?}") };
         let leases = self.state.leases.len() as u64;
         self.begin(now, group.end);
         self.note(Ev::ClockStep { by_ms });
@@ -51,24 +51,27 @@ impl Model {
         self.met.count("leases over a clock step", leases);
     }
 
-    /// Who is answered in the middle of a step knows nothing of what comes after.
+    /// Answers within a step do not depend on later changes of the same step.
     fn stand_before(&mut self) {
         let queues = self.state.queues.iter();
         self.before = Some(queues.map(|(name, q)| (name.clone(), q.eager)).collect());
     }
 
-    /// Nothing but expired messages is due. Tells whether there are any.
+    /// Checks that nothing except expired messages is due. Returns whether there are any.
     fn check_due(&self, idle: &BTreeSet<QueueName>) -> bool {
         let (now, mut left) = (self.now, false);
         for (token, lease) in &self.state.leases {
-            assert!(lease.hold.is_some() || lease.until > now, "{token} is over: {lease:?}");
+            assert!(
+                lease.hold.is_some() || lease.until > now,
+                "{token} should have ended: {lease:?}"
+            );
         }
         for (name, q) in self.state.queues.iter().chain(&self.state.inboxes) {
             assert!(!idle.contains(name), "{name} was idle for too long");
             for (seq, msg) in &q.msgs {
                 let due = matches!(msg.place, Place::Scheduled { due } if due <= now);
-                assert!(!due, "{seq} of {name} was scheduled for now: {msg:?}");
-                // What came in this moment goes in the next.
+                assert!(!due, "{seq} of {name} should have been activated: {msg:?}");
+                // Messages that arrived now expire at the next time.
                 let stays = matches!(msg.place, Place::Out(_)) || msg.at == now;
                 left |= !stays && q.expired(msg, now);
             }
@@ -76,7 +79,7 @@ impl Model {
         left
     }
 
-    /// Every message that expired by now and is still there, in plain words.
+    /// All messages that have expired but still exist, as text.
     pub fn expired_messages(&self) -> Vec<String> {
         let queues = self.state.queues.iter().chain(&self.state.inboxes);
         let expired = queues.flat_map(|(name, q)| {
@@ -87,7 +90,7 @@ impl Model {
         expired.collect()
     }
 
-    /// A group begins, and with it what the engine says of times that are known only roughly.
+    /// A group begins, with the engine's decisions about times that are known only approximately.
     pub fn take_up(&mut self, now: u64, group: &Group) {
         self.begin(now, group.end);
         self.said_expired = self.expired_in(group);
@@ -99,7 +102,7 @@ impl Model {
             Some(Lease { queue, what: What::Message(seq), .. }) => {
                 self.back(&queue, seq, cause, 0, &Changes::default());
             }
-            None => panic!("{token} is nobody's"),
+            None => panic!("the model does not know the lease {token}"),
         }
     }
 
@@ -110,12 +113,15 @@ impl Model {
             other => panic!("{seq} of {queue} is not scheduled: {other:?}"),
         };
         assert!(due <= self.now, "{seq} of {queue} is not due before {due}");
-        // What found no room is tried again later, and may be passed.
+        // Postponed messages are retried later, so others may overtake them.
         let passed = q.msgs.iter().find(|(other, msg)| {
             let earlier = |of: u64| (of, **other) < (due, seq);
             matches!(msg.place, Place::Scheduled { due } if earlier(due))
         });
-        assert!(self.tried_again || passed.is_none(), "{seq} of {queue} came before {passed:?}");
+        assert!(
+            self.tried_again || passed.is_none(),
+            "{seq} of {queue} was activated before {passed:?}"
+        );
         let same = |msg: &Msg| msg.place == Place::Scheduled { due };
         let together = q.msgs.values().filter(|msg| same(msg)).count() > 1;
         self.met.count("scheduled for the same moment", u64::from(together));
@@ -146,22 +152,24 @@ impl Model {
         }
     }
 
-    /// A message that nobody settled becomes a dead letter.
+    /// Dead-letters a message without a settlement.
     pub(super) fn bury(&mut self, queue: &QueueName, seq: u64, reason: DeadReason) {
         self.dead_letter(queue, seq, reason, Cause::Released, &Changes::default());
     }
 
-    /// Messages made room in a queue that was too full: just those that had to.
+    /// Messages were removed from a queue over its limit: exactly those that had to be.
     pub fn overflow(&mut self, queue: &QueueName, seqs: &[u64]) {
         let q = self.state.queue(queue);
-        // There may be more than one record group holds.
+        // There may be more than fit in one journal group.
         let excess = q.in_excess(self.now);
-        assert_eq!(seqs, &excess[..seqs.len().min(excess.len())], "what makes room in {queue}");
+        assert_eq!(seqs, &excess[..seqs.len().min(excess.len())], "messages removed from {queue}");
         let overflow = q.spec.overflow;
         self.met.count("overflowed", seqs.len() as u64);
         for &seq in seqs {
             match overflow {
-                Overflow::Reject => panic!("{queue} refuses what is too much"),
+                Overflow::Reject | Overflow::DeadLetterNewest => {
+                    panic!("{queue} refuses at its limit and drops nothing")
+                }
                 Overflow::DropOldest => {
                     self.note(Ev::Gone { queue: queue.clone(), seq, end: End::Overflowed });
                 }
@@ -175,7 +183,7 @@ impl Model {
         }
     }
 
-    /// What follows by itself from what was asked: messages go on, and queues that are too full make room.
+    /// Consequences of requests: messages are forwarded, and full queues drop messages.
     pub fn follow(&mut self, now: u64, group: &Group) {
         if group.is_forward() {
             self.take_up(now, group);
@@ -188,17 +196,20 @@ impl Model {
         }
     }
 
-    /// Limits hold at the end of a turn, where the queue itself sees to it.
+    /// Checks that queues that drop messages are within their limits at the end of a turn.
     pub fn check_limits(&mut self, room: bool) {
         let now = self.now;
         for (name, q) in &mut self.state.queues {
             let excess = q.in_excess(now);
             q.loose = (q.loose || !room) && !excess.is_empty();
-            assert!(q.loose || !q.drops() || excess.is_empty(), "{name} holds {excess:?} too much");
+            assert!(
+                q.loose || !q.drops() || excess.is_empty(),
+                "{name} should have dropped {excess:?}"
+            );
         }
     }
 
-    /// A connection ended: what was bound to it comes back, in the engine's order, and its own queues go.
+    /// A connection ended: its leases end, in the engine's order, and its exclusive queues are deleted.
     pub fn disconnected(&mut self, now: u64, connection: u64, clean: bool, groups: &[Group]) {
         self.stand_before();
         let cause = if clean { Cause::Released } else { Cause::Lost };
@@ -213,17 +224,21 @@ impl Model {
                 }
                 Trigger::Gone(name) => {
                     let own = self.is_exclusive_to(&name, connection);
-                    assert!(own, "{name} does not go with {connection}");
-                    self.met.count("went with its connection", 1);
+                    assert!(own, "{name} does not belong to connection {connection}");
+                    self.met.count("queues deleted with their connection", 1);
                     self.delete(&name);
                 }
-                other => panic!("{other:?} has nothing to do with a connection's end"),
+                other => panic!("{other:?} is not caused by the end of a connection"),
             }
         }
         let bound = self.state.leases.values().filter(|lease| {
             lease.connection == Some(connection) && lease.hold.is_none() && lease.bound
         });
-        assert_eq!(bound.count(), 0, "bound to {connection}, which is gone");
-        assert_eq!(self.exclusive_of(connection), [], "queues of {connection}, which is gone");
+        assert_eq!(bound.count(), 0, "leases of the ended connection {connection}");
+        assert_eq!(
+            self.exclusive_of(connection),
+            [],
+            "queues of the ended connection {connection}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Transactions: all of it or nothing.
+//! Transactions: all or nothing.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -10,13 +10,13 @@ use malote_model::{Address, LeaseToken, QueueName, Refusal, Settlement};
 use super::{Model, Need};
 use crate::model::Letter;
 
-/// A lease, of which queue it must be, and what becomes of it.
+/// The queue that is expected (if any), a lease, and its settlement.
 pub type Settle = (Option<QueueName>, LeaseToken, Settlement);
-/// A hold, of which queue it must be, and its session's new state.
+/// The queue that is expected (if any), a hold, and the new state of its session.
 pub type SetState = (Option<QueueName>, LeaseToken, Option<Bytes>);
 
 impl Model {
-    /// One lease that is over, or of another queue, refuses all of it.
+    /// One lease that has ended, or that belongs to another queue, refuses the whole transaction.
     pub(super) fn check_commit(
         &self,
         sends: &[(Address, Rc<Letter>)],
@@ -52,7 +52,8 @@ impl Model {
         Ok(())
     }
 
-    /// States first, for a delayed return may end the hold; such returns last; then what is sent.
+    /// States are set first, because a delayed return may end the hold. Such returns follow the other settlements;
+    /// sends are last.
     pub(super) fn commit(
         &mut self,
         sends: &[(Address, Rc<Letter>)],
@@ -70,7 +71,7 @@ impl Model {
         };
         let (last, first): (Vec<_>, Vec<_>) = settles.iter().partition(|(.., how)| returns(how));
         for (_, lease, how) in first.into_iter().chain(last) {
-            // Of two delayed returns of one session, the first lets go of the other.
+            // The first of two delayed returns in one session also releases the other message.
             if let Some((queue, seq)) = self.state.leased(*lease, self.now) {
                 self.settle_one(&queue, seq, how);
                 need = need.and(self.done(&queue));

@@ -1,4 +1,4 @@
-//! Topics, subscriptions and rules come and go.
+//! Declares, changes and deletes topics, subscriptions and rules.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::life::Life;
 use super::{Model, Need};
 use crate::model::{End, Ev, Place};
 
-/// What a client asks of topics.
+/// A client's request about topics.
 #[derive(Clone, Debug)]
 pub enum TopicAsk {
     Declare { name: TopicName, spec: TopicSpec },
@@ -28,8 +28,10 @@ impl Model {
         let topic = |name: &TopicName| {
             state.topics.get(name).ok_or(Refusal::TopicNotFound { topic: name.clone() })
         };
-        let queue = |name: &QueueName| {
-            state.queues.get(name).ok_or(Refusal::QueueNotFound { queue: name.clone() })
+        // The inbox stands for a topic that the rule leads to.
+        let queue = |name: &QueueName| match name.inbox_of() {
+            Some(of) => topic(&of).map(|_| state.queue(name)),
+            None => state.queues.get(name).ok_or(Refusal::QueueNotFound { queue: name.clone() }),
         };
         match ask {
             TopicAsk::Declare { name, spec } => match state.topics.get(name) {
@@ -52,7 +54,7 @@ impl Model {
             },
             TopicAsk::Delete { name } => topic(name).map(drop),
             TopicAsk::Subscribe { name, spec, rules } => {
-                let (of, _) = name.subscription_of().expect("a subscription is named so");
+                let (of, _) = name.subscription_of().expect("the name of a subscription");
                 let t = topic(&of)?;
                 match state.queues.get(name) {
                     Some(q) if q.spec == *spec => Ok(()),
@@ -73,11 +75,14 @@ impl Model {
                 if q.owner.is_some() {
                     return Err(Refusal::DeadLetterSet { queue: name.clone(), why: "" });
                 }
+                if name.is_inbox() && rule.action.is_some() {
+                    return Err(Refusal::BadSpec { field: "action", why: String::new() });
+                }
                 t.spec.check_rule(rule)?;
                 match t.rules.get(name).and_then(|rules| rules.get(&rule.name)) {
                     Some(have) if have != rule => Err(Refusal::RuleDiffers {
                         topic: of.clone(),
-                        queue: name.clone(),
+                        target: name.clone().into(),
                         rule: rule.name.clone(),
                     }),
                     _ => Ok(()),
@@ -90,7 +95,7 @@ impl Model {
                     Some(_) => Ok(()),
                     None => Err(Refusal::RuleNotFound {
                         topic: of.clone(),
-                        queue: name.clone(),
+                        target: name.clone().into(),
                         rule: rule.name.clone(),
                     }),
                 }
@@ -101,7 +106,7 @@ impl Model {
                     Some(_) => Ok(()),
                     None => Err(Refusal::RuleNotFound {
                         topic: of.clone(),
-                        queue: name.clone(),
+                        target: name.clone().into(),
                         rule: rule.clone(),
                     }),
                 }
@@ -153,7 +158,7 @@ impl Model {
                 }
                 self.note(Ev::Declare { name: name.clone(), spec: spec.clone() });
                 self.lives.insert(name.clone(), Life::new(self.now, None));
-                let (topic, _) = name.subscription_of().expect("it was taken for one");
+                let (topic, _) = name.subscription_of().expect("the name of a subscription");
                 let kind = self.state.topic(&topic).spec.kind;
                 for rule in rules.clone().unwrap_or_else(|| default_rules(kind)) {
                     let (topic, queue) = (topic.clone(), name.clone());
@@ -180,7 +185,7 @@ impl Model {
             }
             (TopicAsk::Cancel { topic, seqs }, Reply::Count(count)) => {
                 let seqs: BTreeSet<u64> = seqs.iter().map(|seq| seq.0).collect();
-                assert_eq!(*count, seqs.len() as u64, "cancelled");
+                assert_eq!(*count, seqs.len() as u64, "number of cancelled messages");
                 let queue = QueueName::inbox(topic);
                 for &seq in &seqs {
                     let (queue, end) = (queue.clone(), End::Cancelled);
@@ -193,11 +198,15 @@ impl Model {
     }
 }
 
-/// What a subscription takes when nothing is said.
+/// The default rules of a subscription.
 fn default_rules(kind: TopicKind) -> Vec<Rule> {
     let all = Rule { name: "$Default".into(), filter: malote_model::Filter::All, action: None };
     match kind {
         TopicKind::Filter | TopicKind::Fanout => vec![all],
-        TopicKind::Direct | TopicKind::Topic | TopicKind::Headers => Vec::new(),
+        TopicKind::Direct
+        | TopicKind::Topic
+        | TopicKind::Headers
+        | TopicKind::Hash
+        | TopicKind::Queue => Vec::new(),
     }
 }

@@ -1,42 +1,47 @@
-//! Topics: who gets a copy of what is published, and what becomes of it when nobody can have it.
+//! Topics: which queues get copies of a published message, and what happens to messages without a taker.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use malote_engine::command::Receipt;
 use malote_engine::event::Event;
 use malote_engine::journal::Pos;
-use malote_model::{Changes, DeadReason, Message, QueueName, TopicName, When};
+use malote_model::{
+    Changes, DeadReason, Filter, Message, QueueName, Rule, TopicKind, TopicName, When,
+};
 
 use super::check::check_session;
-use super::matching::{act, matches, word};
+use super::matching::{act, chosen, matches, word};
 use super::{Group, Model, Need};
 use crate::model::{Cause, Dead, End, Ev, Letter, Place, Via, Way, Why};
 
-/// Who gets a message.
+/// The queues that a message is routed to.
 #[derive(Debug, Default)]
 struct Copies {
-    /// As it is.
+    /// Queues that get the unchanged message.
     plain: Vec<QueueName>,
-    /// As a rule's action left it.
+    /// Queues that get a message changed by a rule's action.
     changed: Vec<(QueueName, Rc<Letter>)>,
-    /// Cannot take it.
+    /// Queues that cannot take the message.
     misfits: Vec<QueueName>,
-    /// May not have it again.
+    /// Number of copies that are not made, because the message was dead-lettered in that queue.
     barred: usize,
-    /// By which kinds of rules.
+    /// Kinds of the matching rules.
     by: Vec<&'static str>,
 }
 
 impl Model {
-    /// One copy for each queue with a rule that matches, and one more for each rule with an action.
+    /// One copy for each queue with a matching rule, and one more for each rule with an action.
     fn copies(&self, topic: &TopicName, message: &Message, way: &Way) -> Copies {
         let mut copies = Copies::default();
-        for (name, rules) in &self.state.topic(topic).rules {
+        let (found, topics) = self.hits(topic, message);
+        if topics > 1 {
+            copies.by.push("passed to another topic");
+        }
+        for (name, hits) in &found {
             let sessions = &self.state.queue(name).spec.sessions;
             let takes =
                 |message: &Message| check_session(name, sessions, message.session.as_ref()).is_ok();
-            let hits: Vec<_> =
-                rules.values().filter(|rule| matches(&rule.filter, message)).collect();
             copies.by.extend(hits.iter().map(|rule| word(&rule.filter)));
             let acting = hits.iter().filter(|rule| rule.action.is_some());
             let has_plain = hits.iter().any(|rule| rule.action.is_none());
@@ -64,7 +69,55 @@ impl Model {
         copies
     }
 
-    /// The queues that a message would be put into, each with its copy; nobody if it was sent before.
+    /// The rules that match a message, by queue, of a topic and of those that it leads to, and the number of topics.
+    fn hits(
+        &self,
+        topic: &TopicName,
+        message: &Message,
+    ) -> (BTreeMap<QueueName, Vec<&Rule>>, usize) {
+        let mut found: BTreeMap<QueueName, Vec<&Rule>> = BTreeMap::new();
+        let mut topics = vec![topic.clone()];
+        let mut next = 0;
+        while let Some(name) = topics.get(next) {
+            next += 1;
+            let t = self.state.topic(name);
+            let mut hits: Vec<(&QueueName, &Rule)> = Vec::new();
+            for (target, rules) in &t.rules {
+                let rules = rules.values().filter(|rule| matches(&rule.filter, message));
+                hits.extend(rules.map(|rule| (target, rule)));
+            }
+            if t.spec.kind == TopicKind::Hash {
+                let all = t.rules.iter().flat_map(|(q, rules)| rules.values().map(move |r| (q, r)));
+                let mut all: Vec<_> = all.collect();
+                all.sort_by_key(|(target, rule)| (self.state.queue(target).born, &rule.name));
+                let weights = all.iter().map(|(_, rule)| match rule.filter {
+                    Filter::Weight(weight) => weight,
+                    _ => panic!("a hash topic has weights only: {rule:?}"),
+                });
+                let weights: Vec<_> = weights.collect();
+                hits.extend(chosen(&weights, message).map(|rule| all[rule]));
+            }
+            let alternate = t.spec.alternate.clone().filter(|_| hits.is_empty());
+            let mut onward: Vec<TopicName> = alternate.into_iter().collect();
+            for (target, rule) in hits {
+                match target.inbox_of() {
+                    Some(of) => onward.push(of),
+                    None => found.entry(target.clone()).or_default().push(rule),
+                }
+            }
+            for of in onward {
+                if !topics.contains(&of) && self.state.topics.contains_key(&of) {
+                    topics.push(of);
+                }
+            }
+        }
+        for rules in found.values_mut() {
+            rules.sort_by(|a, b| a.name.cmp(&b.name));
+        }
+        (found, topics.len())
+    }
+
+    /// The queues that a message would be stored in, each with its copy; empty for a duplicate.
     pub(super) fn takers(
         &self,
         topic: &TopicName,
@@ -89,7 +142,7 @@ impl Model {
         matches!(letter.message.when, When::At(at) if at.0 > self.now)
     }
 
-    /// A message is published: all of its copies are there at once, or it waits until it is due.
+    /// A message is published: all copies are stored at once, or the message waits until it is due.
     pub(super) fn publish(
         &mut self,
         topic: &TopicName,
@@ -100,7 +153,7 @@ impl Model {
         let key = letter.key(t.spec.dedup.is_some_and(|dedup| dedup.content));
         let said = (receipt.seq.0, receipt.duplicate, receipt.copies);
         if let Some(durable) = t.known(key.as_ref(), self.now) {
-            assert_eq!(said, (0, true, 0), "{topic} knows {letter:?}");
+            assert_eq!(said, (0, true, 0), "{topic} has seen {letter:?} before");
             self.met.count("duplicates", 1);
             return Need { durable, written: Pos::ZERO };
         }
@@ -142,22 +195,22 @@ impl Model {
             self.bury_misfit(&queue, seq);
             need = need.and(Need { durable: self.end, ..Need::default() });
         }
-        self.met.count("changed", changed.len() as u64);
+        self.met.count("copies changed by an action", changed.len() as u64);
         for (queue, copy) in changed {
             need = need.and(self.put_copy(&queue, &copy, via.clone()));
         }
         need
     }
 
-    /// Where it belongs, and nowhere that it died.
+    /// The home queue of a message that was not dead-lettered anywhere.
     fn home(&self, queue: &QueueName) -> Way {
         let home = Some((queue.clone(), self.state.queue(queue).born));
         Way { home, ..Way::default() }
     }
 
-    /// A copy stands in the dead-letter set of the queue that cannot take it, and now it is said why.
+    /// Records why a copy is in the dead-letter set of a queue that cannot take it.
     fn bury_misfit(&mut self, queue: &QueueName, seq: u64) {
-        self.met.count("misfits", 1);
+        self.met.count("copies dead-lettered at once", 1);
         let dead = queue.dead_letters();
         let why = Why::Dead(Dead {
             reason: DeadReason::NoSession,
@@ -175,7 +228,7 @@ impl Model {
         self.note(Ev::Move { from, seq, to, to_seq, at, why, changes });
     }
 
-    /// What was read out of an inbox was routed, each message in a group of its own.
+    /// Messages read from an inbox were routed, each in its own journal group.
     pub fn routed(&mut self, now: u64, groups: &[Group]) {
         for group in groups.iter().filter(|group| !group.follows()) {
             self.take_up(now, group);
@@ -205,12 +258,12 @@ impl Model {
         let Copies { plain, changed, misfits, barred, by } = self.copies(topic, &message, &msg.way);
         by.into_iter().for_each(|kind| self.met.count(kind, 1));
         let nobody = plain.is_empty() && misfits.is_empty() && changed.is_empty();
-        self.met.count("changed", changed.len() as u64);
+        self.met.count("copies changed by an action", changed.len() as u64);
         for (queue, copy) in &changed {
             let via = Via { topic: topic.clone(), key: None };
             let mut arriving = self.arriving(queue, copy);
             arriving.place = Place::Here { due: 0 };
-            // It is still on its way, and with that keeps how long it lives.
+            // It continues on its path, and keeps its time to live.
             arriving.way = msg.way.clone();
             if arriving.way != Way::default() {
                 arriving.ttl_ms = copy.message.ttl_ms;

@@ -1,11 +1,9 @@
-//! The real binary on a real file system that is full: sending is refused, settling goes on, and when space returns,
-//! by what was settled or by a neighbour's file that is gone, sending goes on as well, without a restart.
+//! The built binary on a real file system that fills up. While the disk is full, sends are refused and settlements work.
+//! Once space is free again, because messages were settled or another file was deleted, sends work without a restart.
 //!
-//! Clients and the checker are those of the kill -9 loop. Nothing acknowledged may be lost, nothing refused may come.
-#![allow(
-    clippy::disallowed_methods,
-    reason = "a real process on a real disk, by the machine's clock"
-)]
+//! Clients and checks are those of the kill -9 loop. No acknowledged message may be lost, and no refused
+//! one delivered.
+#![allow(clippy::disallowed_methods, reason = "runs a real process on a real disk, in real time")]
 
 mod image;
 
@@ -20,32 +18,32 @@ use anyhow::{Result, bail};
 use crate::crash::clients::{Shared, now, send};
 use crate::crash::server::Server;
 use crate::crash::{Protocol, declare, receiver};
-use image::{Image, Missing, free_mib};
+use image::{Image, MountError, free_mib};
 
-/// Large messages: the disk is what runs out.
+/// Large messages, so that the disk fills soon.
 const PADDING_MAX: u64 = 64 << 10;
-/// Longer than any step takes; the end of it is a failure.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout of each step.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Passed,
     Failed,
-    /// Not possible here; why was said.
+    /// Not possible on this machine; the reason was printed.
     Skipped,
 }
 
-/// Fills the disk, empties it and fills it again, `rounds` times.
+/// Fills the disk, drains the queues and fills it again, `rounds` times.
 pub fn run(rounds: u64, image_mib: u64, binary: &Path, seed: u64) -> Result<Outcome> {
     let image = match Image::mount(image_mib << 20) {
         Ok(image) => image,
-        Err(Missing::Kernel) => {
+        Err(MountError::Unsupported) => {
             println!("skipped: this kernel has no loop devices");
             return Ok(Outcome::Skipped);
         }
-        Err(Missing::Machine(why)) if std::env::var_os("CI").is_some() => bail!("{why}"),
-        Err(Missing::Machine(why)) => {
+        Err(MountError::Unavailable(why)) if std::env::var_os("CI").is_some() => bail!("{why}"),
+        Err(MountError::Unavailable(why)) => {
             println!("skipped: {why}");
             return Ok(Outcome::Skipped);
         }
@@ -58,24 +56,24 @@ pub fn run(rounds: u64, image_mib: u64, binary: &Path, seed: u64) -> Result<Outc
     let threads = clients(&shared, seed);
     let mut run = Run { begun: Instant::now(), shared, server, image };
     for round in 0..rounds {
-        run.say(&format!("round {round}"));
+        run.print_status(&format!("round {round}"));
         run.filled_by_messages()?;
-        run.filled_by_a_neighbour()?;
+        run.filled_by_another_program()?;
         run.killed_while_full()?;
     }
-    run.shared.quiet(true);
+    run.shared.set_paused(true);
     run.drain()?;
     let mut fine = run.shared.finish(threads)?;
     for (code, count) in &run.shared.history().refusals {
         if code != "disk_full" && code != "busy" {
-            println!("{count} messages were refused as {code}: not what a full disk is called");
+            println!("{count} messages were refused as {code} instead of disk_full");
             fine = false;
         }
     }
     Ok(if fine { Outcome::Passed } else { Outcome::Failed })
 }
 
-/// Senders and receivers of both protocols. Each sender has sessions of its own.
+/// Senders and receivers of both protocols. Each sender has its own sessions.
 fn clients(shared: &Arc<Shared>, seed: u64) -> Vec<JoinHandle<()>> {
     let mut threads = Vec::new();
     for n in 0..4 {
@@ -92,11 +90,11 @@ struct Run {
     begun: Instant,
     shared: Arc<Shared>,
     server: Server,
-    /// After the server: it is mounted as long as somebody uses it.
+    /// Declared after the server, so that the server is stopped before the image is unmounted.
     image: Image,
 }
 
-/// So far.
+/// Counters of the history at one moment.
 #[derive(Clone, Copy)]
 struct Counts {
     acknowledged: usize,
@@ -114,7 +112,7 @@ impl Run {
         }
     }
 
-    fn say(&self, what: &str) {
+    fn print_status(&self, what: &str) {
         let Counts { acknowledged, completed, refused } = self.counts();
         println!(
             "{:6.1} s  {what}: acknowledged {acknowledged}, completed {completed}, refused {refused}, {} MiB free",
@@ -126,79 +124,79 @@ impl Run {
     fn wait(&self, what: &str, reached: impl Fn(Counts) -> bool) -> Result<()> {
         let since = Instant::now();
         while !reached(self.counts()) {
-            if since.elapsed() > PATIENCE {
-                self.say(what);
-                bail!("{what}: not within {} s", PATIENCE.as_secs());
+            if since.elapsed() > TIMEOUT {
+                self.print_status(what);
+                bail!("{what}: not within {} s", TIMEOUT.as_secs());
             }
             sleep(Duration::from_millis(50));
         }
-        self.say(what);
+        self.print_status(what);
         Ok(())
     }
 
-    fn pace(&self, slow: bool) {
+    fn set_slow(&self, slow: bool) {
         self.shared.slow.store(slow, Ordering::Relaxed);
     }
 
-    /// Senders are refused, again and again, and what was taken can be settled.
-    fn is_full(&self) -> Result<()> {
+    /// Checks that sends are refused repeatedly and that settlements still work.
+    fn check_full(&self) -> Result<()> {
         let before = self.counts();
-        self.wait("sending is refused", |now| now.refused > before.refused + 200)?;
+        self.wait("sends are refused", |now| now.refused > before.refused + 200)?;
         let full = self.counts();
-        self.wait("settling goes on", |now| now.completed > full.completed + 20)
+        self.wait("settlements work", |now| now.completed > full.completed + 20)
     }
 
-    fn resumes(&self) -> Result<()> {
+    fn check_resumed(&self) -> Result<()> {
         let before = self.counts();
-        self.wait("sending goes on", |now| now.acknowledged > before.acknowledged + 200)
+        self.wait("sends work again", |now| now.acknowledged > before.acknowledged + 200)
     }
 
-    /// Everything that was acknowledged is received.
+    /// Waits until all acknowledged messages were received.
     fn drain(&self) -> Result<()> {
-        self.pace(false);
-        self.shared.drained();
-        self.say("drained");
+        self.set_slow(false);
+        self.shared.wait_until_drained();
+        self.print_status("drained");
         let left = self.shared.history().missing().len();
         if left > 0 {
-            bail!("{left} acknowledged messages did not come");
+            bail!("{left} acknowledged messages were not received");
         }
         Ok(())
     }
 
     fn filled_by_messages(&self) -> Result<()> {
-        self.pace(true);
-        self.is_full()?;
-        self.shared.quiet(true);
+        self.set_slow(true);
+        self.check_full()?;
+        self.shared.set_paused(true);
         self.drain()?;
-        self.shared.quiet(false);
-        self.resumes()
+        self.shared.set_paused(false);
+        self.check_resumed()
     }
 
-    fn filled_by_a_neighbour(&self) -> Result<()> {
-        self.pace(true);
-        let mib = self.image.put_ballast()? >> 20;
-        self.say(&format!("a neighbour took {mib} MiB"));
-        self.is_full()?;
-        self.image.remove_ballast()?;
-        self.resumes()
+    fn filled_by_another_program(&self) -> Result<()> {
+        self.set_slow(true);
+        let mib = self.image.fill_disk()? >> 20;
+        self.print_status(&format!("another program took {mib} MiB"));
+        self.check_full()?;
+        self.image.remove_filler()?;
+        self.check_resumed()
     }
 
-    /// Full to the last byte, killed, and started again with no more room than it had.
+    /// Fills the disk to the last byte, kills the server and restarts it without freeing space.
     fn killed_while_full(&mut self) -> Result<()> {
-        self.pace(true);
-        self.is_full()?;
-        self.image.put_ballast()?;
-        self.say("not a byte is free");
+        self.set_slow(true);
+        self.check_full()?;
+        self.image.fill_disk()?;
+        self.print_status("no byte is free");
         self.server.kill()?;
         self.shared.history().killed(now());
         let down = Instant::now();
         self.server.start()?;
-        self.say(&format!("started on a full disk in {} ms", down.elapsed().as_millis()));
-        self.is_full()?;
-        self.shared.quiet(true);
+        self.print_status(&format!("started on a full disk in {} ms", down.elapsed().as_millis()));
+        self.check_full()?;
+        self.shared.set_paused(true);
         self.drain()?;
-        self.image.remove_ballast()?;
-        self.shared.quiet(false);
-        self.resumes()
+        self.image.remove_filler()?;
+        self.shared.set_paused(false);
+        self.check_resumed()
     }
 }

@@ -1,4 +1,4 @@
-//! AMQP 1.0: frames, messages, and whole conversations with the engine of either side.
+//! AMQP 1.0: frames, messages, and whole conversations with a client or server connection.
 
 use bytes::{Bytes, BytesMut};
 use malote_wire_amqp::connection::{Config, Connection, Event, Outgoing, UseError};
@@ -11,24 +11,24 @@ use malote_wire_amqp::performative::{
 };
 use malote_wire_amqp::types::{Array, Map, Symbol, Value};
 
-/// What a client and a server say to each other, each side's bytes for itself: first who hears it, then the bytes.
+/// The bytes that a client and a server send each other: first the receiving side, then the bytes sent to it.
 pub(super) fn conversations() -> Vec<Vec<u8>> {
-    let mut ends = [end(CLIENT), end(SERVER)];
-    let mut said = [vec![SERVER], vec![CLIENT]];
+    let mut connections = [connection(CLIENT), connection(SERVER)];
+    let mut sent = [vec![SERVER], vec![CLIENT]];
     for turn in 0..40 {
-        let speaker = turn % 2;
-        let bytes = ends[speaker].take_output();
-        said[speaker].extend_from_slice(&bytes);
-        hear(&mut ends[1 - speaker], &bytes);
+        let sender = turn % 2;
+        let bytes = connections[sender].take_output();
+        sent[sender].extend_from_slice(&bytes);
+        feed(&mut connections[1 - sender], &bytes);
     }
-    said.to_vec()
+    sent.to_vec()
 }
 
 /// The frames of the conversations, one by one and all together.
 pub(super) fn frames() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
-    for said in conversations() {
-        let mut rest = BytesMut::from(&said[1..]);
+    for sent in conversations() {
+        let mut rest = BytesMut::from(&sent[1..]);
         let all = rest.len();
         while !rest.is_empty() {
             while let Ok(Some(_)) = take_protocol(&mut rest) {}
@@ -36,7 +36,7 @@ pub(super) fn frames() -> Vec<Vec<u8>> {
             let Ok(Some(_)) = take_frame(&mut rest, u32::MAX) else { break };
             frames.push(before[..before.len() - rest.len()].to_vec());
         }
-        assert!(rest.is_empty(), "{} of {all} bytes of a conversation are no frames", rest.len());
+        assert!(rest.is_empty(), "{} of {all} bytes of a conversation are not frames", rest.len());
     }
     frames.push(frames.concat());
     frames
@@ -65,7 +65,7 @@ pub(super) fn messages() -> Vec<Vec<u8>> {
     drafts.into_iter().chain([batch.to_vec()]).collect()
 }
 
-/// What can be read can be written, and then means the same.
+/// A decoded frame can be encoded, and decodes to the same value again.
 pub(super) fn try_frames(bytes: &[u8]) {
     let mut input = BytesMut::from(bytes);
     while let Ok(Some(frame)) = take_frame(&mut input, 65_536) {
@@ -73,7 +73,7 @@ pub(super) fn try_frames(bytes: &[u8]) {
         if let Ok((performative, _)) = Performative::decode(&frame.body) {
             performative.encode(&mut out);
             let again = Performative::decode(&out.split().freeze());
-            // As text: NaN is not equal to itself.
+            // Compared as text, because NaN is not equal to itself.
             let again = again.map(|(again, _)| format!("{again:?}"));
             assert_eq!(again, Ok(format!("{performative:?}")));
         }
@@ -98,12 +98,12 @@ pub(super) fn try_message(bytes: &[u8]) {
     assert!(message.encoded().ends_with(&message.bare()));
 }
 
-/// The first byte says who hears the rest; it comes in parts, whose length it says too.
+/// The first byte selects the receiving side and the size of the parts in which the rest is fed.
 pub(super) fn try_connection(bytes: &[u8]) {
-    let Some((&who, said)) = bytes.split_first() else { return };
-    let mut connection = end(who & 1);
-    for part in said.chunks(usize::from(who >> 1).pow(2) + 1) {
-        hear(&mut connection, part);
+    let Some((&side, sent)) = bytes.split_first() else { return };
+    let mut connection = connection(side & 1);
+    for part in sent.chunks(usize::from(side >> 1).pow(2) + 1) {
+        feed(&mut connection, part);
         connection.take_output();
     }
     connection.tick(1_000_000);
@@ -113,21 +113,21 @@ pub(super) fn try_connection(bytes: &[u8]) {
 const CLIENT: u8 = 0xfe;
 const SERVER: u8 = 0xff;
 
-fn end(who: u8) -> Connection {
+fn connection(side: u8) -> Connection {
     let mechanisms = vec![Symbol::from_static("ANONYMOUS")];
     let config =
         Config { mechanisms, max_frame_size: 1_024, incoming_window: 8, ..Config::default() };
-    match who & 1 {
+    match side & 1 {
         0 => Connection::client(config, 0),
         _ => Connection::server(config, 0),
     }
 }
 
-/// An owner that agrees to everything, and sends and settles what it can.
-fn hear(connection: &mut Connection, bytes: &[u8]) {
+/// Feeds the bytes, and accepts, sends and settles everything it can.
+fn feed(connection: &mut Connection, bytes: &[u8]) {
     connection.feed(bytes, 1);
     while let Some(event) = connection.next_event() {
-        // What is out of turn was the peer's doing.
+        // An operation in the wrong state is caused by the peer's input.
         let _ = answer(connection, event);
     }
 }
@@ -174,7 +174,7 @@ fn answer(connection: &mut Connection, event: Event) -> Result<(), UseError> {
             }
             match flow.drain {
                 true if connection.drained(flow.link).is_ok() => Ok(()),
-                // Ours was the receiver: the drain has ended, and so does all else.
+                // This side is the receiver: the drain is complete, so the link is closed.
                 true => connection.detach(flow.link, true, None),
                 false => Ok(()),
             }
@@ -199,19 +199,19 @@ fn answer(connection: &mut Connection, event: Event) -> Result<(), UseError> {
 mod tests {
     use super::*;
 
-    /// Bent input is only as good as the input was.
+    /// Mutated inputs can only reach what the corpus contains.
     #[test]
-    fn everything_is_said_in_the_conversations() {
-        let mut said = Vec::new();
+    fn the_conversations_contain_every_frame_type() {
+        let mut sent = Vec::new();
         for frame in frames() {
             let mut input = BytesMut::from(&frame[..]);
             while let Ok(Some(frame)) = take_frame(&mut input, u32::MAX) {
-                said.extend(frame.body.get(2).copied());
+                sent.extend(frame.body.get(2).copied());
             }
         }
-        said.sort_unstable();
-        said.dedup();
-        // The nine performatives, and the five frames of SASL.
-        assert_eq!(said, (0x10..=0x18).chain(0x40..=0x44).collect::<Vec<u8>>());
+        sent.sort_unstable();
+        sent.dedup();
+        // The nine performatives and the five SASL frames.
+        assert_eq!(sent, (0x10..=0x18).chain(0x40..=0x44).collect::<Vec<u8>>());
     }
 }

@@ -1,4 +1,4 @@
-//! Service Bus: messages on their way in and out, requests to `$management`, addresses and tokens.
+//! Service Bus: incoming and outgoing messages, requests to `$management`, addresses and tokens.
 
 use bytes::Bytes;
 use malote_engine::Stored;
@@ -11,8 +11,8 @@ use malote_model::Timestamp;
 use malote_wire_amqp::message::{Draft, Message as Wire, Properties, decode_batch};
 use malote_wire_amqp::types::{Map, Value};
 
-/// Texts that clients write: addresses, tokens, spans of time, files.
-pub(super) const WORDS: &[&str] = &[
+/// Text that clients send: addresses, tokens, durations, configuration files.
+pub(super) const TEXTS: &[&str] = &[
     "amqps://localhost:5671/topic/Subscriptions/sub/$DeadLetterQueue/$management",
     "queue/$Transfer/$DeadLetterQueue",
     "SharedAccessSignature sr=sb%3A%2F%2Fhost%2Forders&sig=q83vEjRWeJCrze8SNFZ4kKvN7xI0VniQq83vEjRWeJA%3D&se=1700000000&skn=Root%20Key",
@@ -56,16 +56,16 @@ pub(super) fn requests() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A message that is taken comes back as it was; a batch is as good as its messages.
+/// An accepted message is delivered unchanged, and so are the messages of a batch.
 pub(super) fn try_message(bytes: &[u8]) {
     let Ok(wire) = Wire::parse(Bytes::copy_from_slice(bytes)) else { return };
-    round(&wire);
+    check_round_trip(&wire);
     if let Ok(Ok(batch)) = decode_batch(&wire, 100) {
-        batch.iter().for_each(round);
+        batch.iter().for_each(check_round_trip);
     }
 }
 
-fn round(wire: &Wire) {
+fn check_round_trip(wire: &Wire) {
     let now = Timestamp(1_700_000_000_000);
     let Ok(message) = read(wire, || now) else { return };
     let stored = Stored {
@@ -75,18 +75,19 @@ fn round(wire: &Wire) {
         dead: None,
         deaths: Vec::new(),
         first_seq: None,
+        routed_by: None,
         depth: 1,
     };
     let written = write(&stored, &DeliveryInfo { seq: 1, ..DeliveryInfo::default() });
-    let again = Wire::parse(written).expect("what we write can be read");
-    assert_eq!(again.body(), wire.body(), "a body comes back byte for byte");
-    let again = read(&again, || now).expect("what we write means something");
+    let again = Wire::parse(written).expect("a written message can be parsed");
+    assert_eq!(again.body(), wire.body(), "the body changes");
+    let again = read(&again, || now).expect("a written message can be read");
     let was = &stored.message;
     assert_eq!(again.body, was.body);
     assert_eq!(again.session, was.session);
     assert_eq!(again.message_id, was.message_id);
     assert_eq!(again.correlation_id, was.correlation_id);
-    // As text: NaN is not equal to itself.
+    // Compared as text, because NaN is not equal to itself.
     assert_eq!(format!("{:?}", again.properties), format!("{:?}", was.properties));
 }
 
@@ -108,7 +109,7 @@ pub(super) fn try_request(bytes: &[u8]) {
     }
 }
 
-pub(super) fn try_words(bytes: &[u8]) {
+pub(super) fn try_text(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let _ = Node::parse(text);
     let _ = Config::parse(text);

@@ -1,4 +1,4 @@
-//! SQS and CloudWatch: requests of all protocols, and what is done with what they hold.
+//! SQS and CloudWatch: requests of all protocols, and the values in them.
 
 use malote_front_sqs::wire::handle::ReceiptHandle;
 use malote_front_sqs::wire::shapes::{CreateQueueIn, ReceiveIn, SendBatchIn, SendIn};
@@ -21,7 +21,7 @@ pub(super) const FORMS: &[&str] = &[
     "Action=GetMetricStatistics&Dimensions.member.1.Name=QueueName&Dimensions.member.1.Value=q&Statistics.member.1=Sum&Q.member.1.MetricStat.Metric.Dimensions.member.1.Name=c",
 ];
 
-/// Requests of CloudWatch's newest protocol.
+/// CloudWatch requests in CBOR.
 pub(super) fn bodies() -> Vec<Vec<u8>> {
     let tree = serde_json::json!({
         "Namespace": "AWS/SQS", "Dimensions": [{ "Name": "QueueName", "Value": "q" }], "Period": 60,
@@ -42,7 +42,7 @@ fn try_all(protocol: Protocol, bytes: &[u8]) {
         attribute::into_message(&attributes, &mut message);
         let shown = attribute::of_message(&message);
         if good {
-            assert_eq!(shown, attributes, "attributes come back word for word");
+            assert_eq!(shown, attributes, "attributes change");
             assert_eq!(attribute::md5_of_attributes(&shown), md5);
         }
     }
@@ -51,7 +51,7 @@ fn try_all(protocol: Protocol, bytes: &[u8]) {
 pub(super) fn try_json(bytes: &[u8]) {
     try_all(Protocol::Json, bytes);
     if let Ok(text) = std::str::from_utf8(bytes) {
-        let queue = QueueName::new("q").expect("a name");
+        let queue = QueueName::new("q").expect("a valid name");
         text.split('"').for_each(|text| drop(ReceiptHandle::parse(&queue, text)));
     }
 }
@@ -68,8 +68,8 @@ pub(super) fn try_form(bytes: &[u8]) {
 
 pub(super) fn try_cbor(bytes: &[u8]) {
     if let Ok(tree) = cbor::decode(bytes) {
-        // Numbers may lose their width; what they are, they stay.
+        // Numbers may change their width but not their value.
         let again = cbor::encode(&tree);
-        assert!(cbor::decode(&again).is_ok(), "what was read can be written and read");
+        assert!(cbor::decode(&again).is_ok(), "decoded CBOR can be encoded and decoded again");
     }
 }

@@ -1,4 +1,4 @@
-//! What changes do to the state.
+//! The effect of changes on the state.
 
 use malote_engine::journal::Pos;
 use malote_model::{Changes, DeadReason, QueueName, QueueSpec, SessionId};
@@ -6,7 +6,7 @@ use malote_model::{Changes, DeadReason, QueueName, QueueSpec, SessionId};
 use super::{Cause, End, Ev, Known, Lease, Msg, Place, Queue, State, Via, Way, What, Why};
 
 impl State {
-    /// Takes in one change that stands in a group ending at `pos`.
+    /// Applies one change whose journal group ends at `pos`.
     pub fn apply(&mut self, ev: &Ev, pos: Pos) {
         match ev {
             Ev::Declare { name, spec } => {
@@ -60,7 +60,7 @@ impl State {
                 self.eager(queue, pos);
             }
             Ev::Gone { queue, seq, end } => {
-                // That it expired follows from the clock: nobody waits for it.
+                // Expiry follows from the clock, so no answer depends on it.
                 if *end != End::Expired {
                     self.rest(queue, *seq, pos);
                     self.eager(queue, pos);
@@ -80,7 +80,9 @@ impl State {
             Ev::Grant { queue, seq, token, lease, at } => {
                 self.leases.insert(*token, (**lease).clone());
                 let q = self.queue_mut(queue);
-                let Some(msg) = q.msgs.get_mut(seq) else { panic!("a grant of nothing") };
+                let Some(msg) = q.msgs.get_mut(seq) else {
+                    panic!("the granted message does not exist")
+                };
                 msg.place = Place::Out(*token);
                 q.totals.delivered += 1;
                 q.totals.redelivered += u64::from(msg.receives > 0);
@@ -132,7 +134,9 @@ impl State {
                 self.rest(from, *seq, pos);
                 self.unlease(from, *seq);
                 let q = self.queue_mut(from);
-                let Some(mut msg) = q.msgs.remove(seq) else { panic!("nothing to move") };
+                let Some(mut msg) = q.msgs.remove(seq) else {
+                    panic!("the moved message does not exist")
+                };
                 if let Why::Dead(dead) = why {
                     q.totals.dead_lettered += 1;
                     dead.cause.count(&mut q.totals);
@@ -147,7 +151,7 @@ impl State {
                     Why::Dead(dead) => {
                         (msg.way, msg.dead) = (dead.way.clone(), Some(dead.clone()));
                         msg.key = dead.key.clone().or(msg.key);
-                        // It was read so that its topic could route it, and with it its session.
+                        // Its topic read it for routing, so its session is known.
                         if matches!(dead.reason, DeadReason::Cycle | DeadReason::Unroutable) {
                             msg.session = msg.sent.message.session.clone();
                         }
@@ -159,7 +163,8 @@ impl State {
                     Why::Forwarded(way) => msg.way = way.clone(),
                     Why::Due => {}
                 }
-                // A scheduled message lives from when it is due; a dead letter's own time is over.
+                // A scheduled message's time to live begins when it is due; a dead letter's own time to live is
+                // cleared.
                 msg.ttl_ms = match why {
                     Why::Due | Why::Forwarded(_) => msg.ttl_ms,
                     Why::Dead(dead) => dead.ttl_ms,
@@ -208,7 +213,11 @@ impl State {
             }
             Ev::DeleteTopic { name } => {
                 self.topics.remove(name);
-                self.inboxes.remove(&QueueName::inbox(name));
+                let inbox = QueueName::inbox(name);
+                for topic in self.topics.values_mut() {
+                    topic.rules.remove(&inbox);
+                }
+                self.inboxes.remove(&inbox);
             }
             Ev::Bind { topic, queue, rule } => {
                 let topic = self.topic_mut(topic);
@@ -231,8 +240,8 @@ impl State {
         }
     }
 
-    /// Connection-bound leases and holds of the last start are over: released, nothing failed or lost. Exclusive queues
-    /// are gone with their connections.
+    /// Leases and holds that were bound to a connection end as released; nothing counts as failed or lost. Exclusive
+    /// queues are deleted.
     fn boot(&mut self) {
         let bound = |state: &Self, of_message: bool| -> Vec<Lease> {
             let is = |lease: &&Lease| {
@@ -273,7 +282,7 @@ impl State {
         }
     }
 
-    /// What is given of the session from now on rests on this.
+    /// Later deliveries of the session depend on this position.
     fn rest(&mut self, queue: &QueueName, seq: u64, pos: Pos) {
         let q = self.queue_mut(queue);
         if q.durable()
@@ -306,7 +315,7 @@ impl State {
 }
 
 impl Queue {
-    /// Something comes in.
+    /// A message enters the queue.
     pub(super) fn come(&mut self, msg: &mut Msg) {
         msg.timed = self.spec.ttl_ms.is_some();
         msg.tenant = msg.tenant.take().filter(|_| self.has_tenants());
@@ -330,10 +339,10 @@ impl Queue {
         }
     }
 
-    /// Another specification: what is remembered, and for how long, may change.
+    /// Adapts remembered keys to a new specification.
     fn remember_for(&mut self, spec: &QueueSpec, at: u64) {
         match (self.spec.dedup, spec.dedup) {
-            // What is out of the old window stays forgotten under a longer one.
+            // Keys outside the old window stay forgotten even if the new one is longer.
             (Some(old), Some(_)) => self.seen.retain(|_, known| known.at + old.window_ms > at),
             _ => self.seen.clear(),
         }
@@ -349,7 +358,8 @@ impl Msg {
     }
 }
 
-/// Of its queue, a dead-letter set has the lock, the durability, and what is shown and taken; nothing else.
+/// The specification of a dead-letter set: it inherits the lock time, durability, size limit and warning of its
+/// queue.
 fn letters_spec(spec: &QueueSpec) -> QueueSpec {
     QueueSpec {
         lock_ms: spec.lock_ms,

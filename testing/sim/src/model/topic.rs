@@ -1,4 +1,4 @@
-//! Topics: which rules lead where, and what waits to be routed.
+//! Topics: their rules, and messages that wait for routing.
 
 use std::collections::BTreeMap;
 
@@ -7,34 +7,33 @@ use malote_model::{QueueName, QueueSpec, Rule, TopicName, TopicSpec};
 
 use super::{Msg, Place, Queue, State};
 
-/// A topic.
 #[derive(Clone, Debug)]
 pub struct Topic {
     pub spec: TopicSpec,
     pub rules: BTreeMap<QueueName, BTreeMap<String, Rule>>,
-    /// It may go with its last.
+    /// It may be deleted with its last rule.
     pub had_rule: bool,
-    /// Copies made.
+    /// Number of copies made.
     pub copies: u64,
-    /// What it has seen by key: when, and on what that rests.
+    /// De-duplication keys: the time, and the position that a duplicate's answer must wait for.
     pub seen: BTreeMap<Vec<u8>, (u64, Pos)>,
     pub eager: Pos,
 }
 
-/// How a message came through a topic.
+/// How a message was published to a topic.
 #[derive(Clone, Debug)]
 pub struct Via {
     pub topic: TopicName,
-    /// What it is known by from then on.
+    /// Its de-duplication key from then on.
     pub key: Option<Vec<u8>>,
 }
 
-/// What a message remembers of its way, by queues and when they came to be.
+/// The path of a message. Queues are identified by name and position of their declaration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Way {
-    /// Queues that it left as a dead letter since somebody last said so.
+    /// Queues in which it was dead-lettered automatically since it was last dead-lettered by a receiver.
     pub died_in: Vec<(QueueName, Pos)>,
-    /// The queue that it last left as a dead letter.
+    /// The queue in which it was last dead-lettered.
     pub home: Option<(QueueName, Pos)>,
     /// How often it was forwarded.
     pub hops: u8,
@@ -58,19 +57,19 @@ impl State {
         self.topics.get_mut(name).unwrap_or_else(|| panic!("the model has no topic {name}"))
     }
 
-    /// A topic that goes, for its last rule is gone.
+    /// An auto-delete topic that has lost its last rule.
     pub fn falling(&self) -> Option<TopicName> {
         let falls = |t: &Topic| t.spec.auto_delete && t.had_rule && t.rules.is_empty();
         self.topics.iter().find(|(_, t)| falls(t)).map(|(name, _)| name.clone())
     }
 
-    /// The queues that are subscriptions of a topic, with rules or without.
+    /// The subscriptions of a topic, with or without rules.
     pub fn subscriptions(&self, name: &TopicName) -> Vec<QueueName> {
         let own = |queue: &&QueueName| queue.subscription_of().is_some_and(|(of, _)| of == *name);
         self.queues.keys().filter(own).cloned().collect()
     }
 
-    /// A queue that is still the one it was.
+    /// Whether the same queue still exists.
     pub fn is_there(&self, (name, born): &(QueueName, Pos)) -> bool {
         self.queues.get(name).is_some_and(|q| q.born == *born)
     }
@@ -89,7 +88,7 @@ impl State {
         self.inboxes.insert(QueueName::inbox(name), inbox);
     }
 
-    /// A topic makes a copy, or keeps a message for later.
+    /// A topic makes a copy, or stores a message for later.
     pub(super) fn published(
         &mut self,
         queue: &QueueName,
@@ -101,7 +100,7 @@ impl State {
         let topic = self.topic_mut(topic);
         topic.copies += u64::from(!queue.is_inbox());
         if let (Some(key), Some(_)) = (key, topic.spec.dedup) {
-            // It rests on copies that are kept for sure: others may be lost, and it with them.
+            // Only durable copies count, because others may be lost in a crash.
             let others = topic.seen.get(key).filter(|(at, _)| *at == msg.at);
             let rests = others.map_or(Pos::ZERO, |(_, rests)| *rests);
             topic.seen.insert(key.clone(), (msg.at, if durable { pos } else { rests }));
@@ -119,7 +118,7 @@ impl State {
         self.topic_mut(topic).copies += to.len() as u64;
         let inbox = QueueName::inbox(topic);
         let Some(mut msg) = self.queue_mut(&inbox).msgs.remove(&seq) else {
-            panic!("nothing to route")
+            panic!("the routed message does not exist")
         };
         msg.own_expiry = msg.ttl_ms.map(|ttl_ms| at + ttl_ms);
         (msg.place, msg.at, msg.rests) = (Place::Here { due: 0 }, at, pos);

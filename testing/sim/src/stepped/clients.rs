@@ -1,4 +1,4 @@
-//! Clients of the whole engine: each is a future that uses the engine's handle as front ends do.
+//! Clients of the whole engine. Each is a future that uses the engine's handle as front ends do.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,7 +24,7 @@ pub(super) const QUEUES: [&str; 5] =
 
 const LOCK_MS: u64 = 10_000;
 
-/// More requests than a turn takes.
+/// More requests than one turn processes.
 const FLOOD: usize = 1_100;
 
 pub(super) fn name(queue: Queue) -> QueueName {
@@ -35,7 +35,6 @@ fn news() -> TopicName {
     TopicName::new("sim-news").unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
-/// Declares all queues.
 pub(super) async fn declare(engine: Engine) -> Result<(), EngineError> {
     let spec = |sessions, durability| QueueSpec {
         sessions,
@@ -54,7 +53,7 @@ pub(super) async fn declare(engine: Engine) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// A client that has messages; when it is gone it has none.
+/// A client that holds messages; it holds none once it is dropped.
 struct Hand {
     history: Shared,
     id: u64,
@@ -72,7 +71,7 @@ impl Drop for Hand {
     }
 }
 
-/// A stream that one client sends to.
+/// A stream of messages that one client sends.
 struct Stream(Shared, Queue, u64);
 
 impl Drop for Stream {
@@ -104,7 +103,7 @@ fn below(history: &Shared, bound: u64) -> u64 {
     history.borrow_mut().rng.below(bound)
 }
 
-/// Whether a client can go on after this error.
+/// Whether a client can continue after this error.
 fn goes_on(error: &EngineError) -> bool {
     match error {
         EngineError::Refused(_) => true,
@@ -131,7 +130,7 @@ async fn produce(engine: Engine, history: Shared) {
         };
         match sent {
             Ok(sent) => {
-                assert_eq!(sent.len(), these.len(), "each message is answered");
+                assert_eq!(sent.len(), these.len(), "each message has a receipt");
                 history.borrow_mut().sent(&these);
             }
             Err(EngineError::Refused(why)) => {
@@ -147,7 +146,7 @@ async fn produce(engine: Engine, history: Shared) {
     }
 }
 
-/// Sends to a topic for later: the message waits there, is read for the core, and routed.
+/// Sends a scheduled message to a topic, where it is stored, read for the core and routed.
 async fn schedule(engine: Engine, history: Shared) {
     let Some(stream) = history.borrow_mut().take_stream(NEWS) else { return };
     let _stream = Stream(history.clone(), NEWS, stream);
@@ -181,7 +180,7 @@ async fn flood(engine: Engine, history: Shared) {
     join((0..FLOOD).map(ask).collect()).await;
 }
 
-/// Receive and delete; slow to look at what came.
+/// Receives and deletes.
 async fn take(engine: Engine, history: Shared) {
     let hand = Hand::new(&history);
     for _ in 0..1 + below(&history, 4) {
@@ -232,7 +231,7 @@ async fn receive(engine: Engine, history: Shared) {
     }
 }
 
-/// Notes what a client got. What may be over already is left alone.
+/// Records received messages. Messages whose lease may have ended are ignored.
 fn seen(
     engine: &Engine,
     history: &Shared,
@@ -244,12 +243,12 @@ fn seen(
     let has = |delivery: Delivery| {
         let which = Which::of(&delivery.stored.message);
         let has = history.delivered(hand, &delivery, now);
-        has.then(|| (which, delivery.lease.expect("it was not taken")))
+        has.then(|| (which, delivery.lease.expect("the message is leased")))
     };
     got.into_iter().filter_map(has).collect()
 }
 
-/// Does something with a message. The error: the engine has stopped.
+/// Settles a message in a random way. An error means that the engine has stopped.
 async fn settle(
     engine: &Engine,
     history: &Shared,
@@ -259,7 +258,7 @@ async fn settle(
 ) -> Result<(), EngineError> {
     let changes = Changes::default();
     let settlement = match below(history, 20) {
-        // The lock runs out.
+        // The lease expires.
         0 => return Ok(()),
         1 => Settlement::Abandon { delay_ms: 0, changes },
         2 => Settlement::Release { delay_ms: 0 },
@@ -284,7 +283,7 @@ async fn settle(
     Ok(())
 }
 
-/// Consumers of a connection, one message of a session at a time.
+/// Consumers of a connection, with one message per session at a time.
 async fn attach(engine: Engine, history: Shared) {
     let (connection, mut outbox) = engine.connect();
     let mut consumers = Vec::new();
@@ -297,6 +296,7 @@ async fn attach(engine: Engine, history: Shared) {
             take: false,
             lock_ms: None,
             free_standing: below(&history, 2) == 0,
+            priority: 0,
         };
         match connection.attach(consume).await {
             Ok(consumer) => consumers.push((consumer, Hand::new(&history))),
@@ -314,7 +314,7 @@ async fn attach(engine: Engine, history: Shared) {
             }
             None => return,
         };
-        // Messages do not wait for the answer of attach.
+        // Deliveries may arrive before the answer to attach.
         let Some((_, hand)) = consumers.iter().find(|(have, _)| *have == consumer) else { return };
         for (which, lease) in seen(&engine, &history, hand.id, got) {
             if settle(&engine, &history, hand.id, which, lease).await.is_err() {
@@ -325,14 +325,14 @@ async fn attach(engine: Engine, history: Shared) {
             return;
         }
     }
-    // What its consumers had comes back; free-standing leases stay until they lapse.
+    // Leases of the consumers end; free-standing leases continue until they expire.
     if below(&history, 2) == 0 {
         drop(consumers);
         connection.close().await;
     }
 }
 
-/// Holds a session and has several of its messages out.
+/// Holds a session and leases several of its messages.
 async fn hold(engine: Engine, history: Shared) {
     let (connection, mut outbox) = engine.connect();
     let queue = [LINE, RELAXED][below(&history, 2) as usize];
@@ -346,6 +346,7 @@ async fn hold(engine: Engine, history: Shared) {
         take: false,
         lock_ms: None,
         free_standing: false,
+        priority: 0,
     };
     let Ok(consumer) = connection.attach(consume).await else { return };
     for _ in 0..1 + below(&history, 6) {
@@ -376,12 +377,12 @@ async fn release(
             connection.end().await;
             Ok(())
         }
-        // The connection is lost.
+        // The connection is dropped.
         _ => Ok(()),
     }
 }
 
-/// Completes messages that an earlier version stored.
+/// Completes messages that were stored by an earlier version.
 async fn old(engine: Engine, history: Shared) {
     if history.borrow().old.is_empty() {
         return;
@@ -402,7 +403,7 @@ async fn old(engine: Engine, history: Shared) {
         let id = stored.message.message_id.unwrap_or_default();
         history.borrow_mut().old.remove(&id);
         history.borrow_mut().met.count("stepped: old messages completed", 1);
-        let lease = vec![lease.expect("it was not taken")];
+        let lease = vec![lease.expect("the message is leased")];
         if engine.settle(None, lease, Settlement::Complete, None).await.is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! What clients asked for and were answered, and what follows from it for everything they see later.
+//! The requests and answers of all clients, and the checks that follow from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash};
@@ -8,13 +8,13 @@ use malote_engine::Delivery;
 use malote_model::{Body, BodyKind, Message, SessionId, Timestamp};
 
 use super::time::Clocks;
-use crate::met::Met;
 use crate::rng::Rng;
+use crate::situations::Situations;
 
 /// Streams of messages in one queue, each sent by one client at a time, in order.
 pub(super) const STREAMS: u64 = 3;
 
-/// At a start, a message that has been due for so long is in its subscription.
+/// At a start, a message that has been due for this long is in its subscription.
 const ROUTED_MS: u64 = 100;
 
 /// Index of a queue in [`super::clients::QUEUES`].
@@ -27,35 +27,35 @@ pub(super) struct Which {
     pub n: u64,
 }
 
-/// A message that a client has.
+/// A message that a client holds.
 struct Out {
     hand: u64,
-    /// Which grant of the message this is: deliveries can reach clients in another order than they were granted in.
+    /// The grant's number: deliveries can reach clients in a different order than they were granted.
     grant: u32,
-    /// Until then the lease cannot be over, by the clock that is never set.
+    /// The lease is certainly valid until this time of the monotonic clock.
     safe_until: u64,
 }
 
 pub(super) struct History {
     pub rng: Rng,
     pub clocks: Clocks,
-    pub met: Met,
+    pub met: Situations,
     tried: BTreeSet<Which>,
     refused: BTreeSet<Which>,
     sent: BTreeSet<Which>,
-    /// Settlements that may have happened, by message: those not answered with a refusal.
+    /// Number of settlements per message that may have taken effect: those not answered with a refusal.
     completing: BTreeMap<Which, u32>,
     completed: BTreeSet<Which>,
-    /// Not to be seen before.
+    /// The earliest delivery of scheduled messages.
     due: BTreeMap<Which, Timestamp>,
     out: BTreeMap<Which, Out>,
     next: BTreeMap<(Queue, u64), u64>,
     busy: BTreeSet<(Queue, u64)>,
     next_hand: u64,
-    /// Clients stop when they can.
+    /// Clients stop as soon as they can.
     pub stopping: bool,
     pub producing: bool,
-    /// Ids of messages that an earlier version stored.
+    /// Ids of messages that were stored by an earlier version.
     pub old: BTreeSet<String>,
     pub hasher: DefaultHasher,
     pub verbose: bool,
@@ -67,7 +67,7 @@ impl History {
         Self {
             rng,
             clocks,
-            met: Met::default(),
+            met: Situations::default(),
             tried: BTreeSet::new(),
             refused: BTreeSet::new(),
             sent: BTreeSet::new(),
@@ -98,7 +98,7 @@ impl History {
         self.trace.push(what);
     }
 
-    /// A stream that no other client sends to.
+    /// Reserves a stream, to which no other client sends.
     pub(super) fn take_stream(&mut self, queue: Queue) -> Option<u64> {
         let stream = self.rng.below(STREAMS);
         self.busy.insert((queue, stream)).then_some(stream)
@@ -108,7 +108,7 @@ impl History {
         self.busy.remove(&(queue, stream));
     }
 
-    /// The next messages of a stream are about to be sent.
+    /// Reserves the next numbers of a stream, before they are sent.
     pub(super) fn trying(&mut self, queue: Queue, stream: u64, count: u64) -> Vec<Which> {
         let next = self.next.entry((queue, stream)).or_default();
         let these: Vec<_> = (*next..*next + count).map(|n| Which { queue, stream, n }).collect();
@@ -139,13 +139,13 @@ impl History {
         self.next_hand
     }
 
-    /// A client is gone, and with it what it had.
+    /// A client ended, and so do its leases.
     pub(super) fn drop_hand(&mut self, hand: u64) {
         self.out.retain(|_, out| out.hand != hand);
     }
 
-    /// A message reached a client, which has it for as long as its lease lasts. False if the lease may be over already:
-    /// then nothing is known.
+    /// A message reached a client, which holds it until its lease ends. Returns false if the lease may have ended
+    /// already; then the client's state is unknown.
     pub(super) fn delivered(&mut self, hand: u64, delivery: &Delivery, now: Timestamp) -> bool {
         let which = Which::of(&delivery.stored.message);
         let elapsed = self.clocks.elapsed();
@@ -154,7 +154,7 @@ impl History {
         let grant = delivery.receives;
         let other = self.out.get(&which).filter(|out| elapsed < out.safe_until);
         if let Some(other) = other.filter(|other| delivery.until > now || grant > other.grant) {
-            panic!("{which:?} is with {hand}, and with {} until {}", other.hand, other.safe_until);
+            panic!("{which:?} is held by {hand}, and by {} until {}", other.hand, other.safe_until);
         }
         if delivery.until <= now {
             self.met.count("stepped: delivered late", 1);
@@ -166,13 +166,13 @@ impl History {
         self.not_completed(which);
         self.met.count("stepped: delivered", 1);
         self.check_order(which, hand);
-        // The clock of the core runs at most a tenth too fast while it approaches the wall clock.
+        // The core's clock runs at most a tenth too fast while it approaches the wall clock.
         let left = (delivery.until.0 - now.0).saturating_sub(100);
         self.out.insert(which, Out { hand, grant, safe_until: elapsed + left * 10 / 11 });
         true
     }
 
-    /// A message reached a client that removed it by receiving it.
+    /// A message reached a client by receive-and-delete.
     pub(super) fn taken(&mut self, hand: u64, delivery: &Delivery, now: Timestamp) {
         let which = Which::of(&delivery.stored.message);
         self.say(format!("{} hand {hand} took {which:?}", now.0));
@@ -185,16 +185,16 @@ impl History {
 
     fn known(&self, which: Which, now: Timestamp) {
         assert!(self.tried.contains(&which), "{which:?} was never sent");
-        assert!(!self.refused.contains(&which), "{which:?} was refused, and exists");
+        assert!(!self.refused.contains(&which), "{which:?} was refused, but exists");
         let early = self.due.get(&which).filter(|&&due| due > now);
-        assert_eq!(early, None, "{which:?} came early, at {now:?}");
+        assert_eq!(early, None, "{which:?} was delivered early, at {now:?}");
     }
 
     fn not_completed(&self, which: Which) {
-        assert!(!self.completed.contains(&which), "{which:?} was completed, and is delivered");
+        assert!(!self.completed.contains(&which), "{which:?} was completed, but is delivered");
     }
 
-    /// Every earlier message of the session is done with, or with the same client.
+    /// All earlier messages of the session are completed or held by the same client.
     fn check_order(&self, which: Which, hand: u64) {
         if !which.is_ordered() {
             return;
@@ -204,14 +204,13 @@ impl History {
             let with = self.out.get(earlier).map(|out| out.hand);
             !self.completing.contains_key(earlier) && with != Some(hand)
         });
-        assert_eq!(passed, None, "{which:?} was delivered to {hand} before it");
+        assert_eq!(passed, None, "{which:?} was delivered to {hand} before an earlier message");
     }
 
     pub(super) fn completing(&mut self, which: Which) {
         *self.completing.entry(which).or_default() += 1;
     }
 
-    /// A settlement was answered.
     pub(super) fn settled(&mut self, hand: u64, which: Which, ok: bool) {
         self.say(format!("hand {hand} completed {which:?}: {ok}"));
         if ok {
@@ -226,8 +225,8 @@ impl History {
         }
     }
 
-    /// A client is about to give a message back, or to ask for another lock: another client may have it soon. What was
-    /// granted to the same client before may still be on its way, after this message.
+    /// A client is about to return a message or to renew its lease, so another client may get it soon. Earlier grants
+    /// to the same client may still arrive after this.
     pub(super) fn unsure(&mut self, hand: u64, which: Which) {
         let elapsed = self.clocks.elapsed();
         if let Some(out) = self.out.get_mut(&which).filter(|out| out.hand == hand) {
@@ -235,7 +234,7 @@ impl History {
         }
     }
 
-    /// Whether everything that was sent was completed.
+    /// Whether all sent messages were completed.
     pub(super) fn all_done(&self) -> bool {
         self.left().next().is_none()
     }
@@ -245,8 +244,8 @@ impl History {
         self.sent.iter().filter(|which| which.stays() && !self.completing.contains_key(which))
     }
 
-    /// The engine was opened again: `found` is in its queues. After power loss, relaxed queues may have lost their last
-    /// changes.
+    /// The engine was opened again, and `found` is in its queues. After power loss, relaxed queues may have lost
+    /// their last changes.
     pub(super) fn reopened(&mut self, found: &[Which], power: bool, now: Timestamp) {
         self.out.clear();
         self.busy.clear();
@@ -257,15 +256,15 @@ impl History {
         }
         for which in &all {
             assert!(self.tried.contains(which), "{which:?} was never sent");
-            assert!(!self.refused.contains(which), "{which:?} was refused, and exists");
-            assert!(!self.completed.contains(which), "{which:?} was completed, and exists");
+            assert!(!self.refused.contains(which), "{which:?} was refused, but exists");
+            assert!(!self.completed.contains(which), "{which:?} was completed, but exists");
         }
-        // What is not due for long enough to be routed waits in its topic, where no client looks.
+        // Messages that are not due, or not yet routed, are in their topic, where clients cannot see them.
         let waits =
             |which: &Which| self.due.get(which).is_some_and(|due| due.0 + ROUTED_MS > now.0);
         let is_lost = |which: &&Which| !all.contains(which) && !waits(which);
         let lost: Vec<_> = self.left().filter(is_lost).collect();
-        assert!(lost.is_empty(), "answered, and lost: {lost:?}");
+        assert!(lost.is_empty(), "acknowledged, but lost: {lost:?}");
         for (queue, stream) in (0..3).flat_map(|q| (0..STREAMS).map(move |s| (q, s))) {
             let of_it = |which: &&Which| which.queue == queue && which.stream == stream;
             let seen: Vec<u64> = found.iter().filter(of_it).map(|which| which.n).collect();
@@ -273,7 +272,7 @@ impl History {
         }
     }
 
-    /// What a relaxed queue lost is a suffix of what was sent to it and done in it.
+    /// A relaxed queue may lose only the last messages and settlements.
     fn forget_relaxed(&mut self, all: &BTreeSet<Which>) {
         let is_relaxed = |which: &&Which| which.is_relaxed();
         for which in all.iter().filter(is_relaxed) {
@@ -287,7 +286,7 @@ impl History {
             .collect();
         for which in lost {
             let later = all.range(which..Which { n: u64::MAX, ..which }).next();
-            assert_eq!(later, None, "{which:?} was lost, and a later one was not");
+            assert_eq!(later, None, "{which:?} was lost, but a later message was not");
             self.met.count("stepped: relaxed and lost", 1);
             self.sent.remove(&which);
         }
@@ -295,7 +294,7 @@ impl History {
 }
 
 impl Which {
-    /// With a body of this many bytes at least.
+    /// A message with a body of at least this many bytes.
     pub(super) fn message(self, bytes: usize) -> Message {
         let mut body = Vec::with_capacity(bytes.max(24));
         for number in [self.queue, self.stream, self.n] {
@@ -313,7 +312,9 @@ impl Which {
     pub(super) fn of(message: &Message) -> Self {
         let number = |at: usize| {
             let bytes = message.body.bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
-            u64::from_le_bytes(bytes.unwrap_or_else(|| panic!("not sent here: {message:?}")))
+            u64::from_le_bytes(
+                bytes.unwrap_or_else(|| panic!("not sent by this simulation: {message:?}")),
+            )
         };
         Self { queue: number(0), stream: number(8), n: number(16) }
     }

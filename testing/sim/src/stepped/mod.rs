@@ -1,10 +1,10 @@
-//! The whole engine in one thread, deterministic: the real handle, mailbox, rooms, shard loop, pipeline, reads, spares and
-//! housekeeping, on the simulated disk and on clocks that are set forward and back.
+//! The whole engine in one thread, deterministic: the real handle, mailbox, admission, shard loop, pipeline, reads,
+//! spares and housekeeping, on the simulated disk and with clocks that are set forward and back.
 //!
-//! Clients are futures that use the engine as front ends do. The world decides which of them runs next and which step
-//! the engine takes, lets clients give up at any point, and ends each life of the engine by power loss, a kill, a
-//! failed disk or an orderly stop. The reference model of [`crate::world`] is exact about the core; here only what
-//! clients can know is checked ([`history`]), and that the engine gives back everything it took.
+//! Clients are futures that use the engine as front ends do. The simulation chooses which client and which step of
+//! the engine runs next, and cancels clients at any point. Each run of the engine ends with power loss, a kill, a
+//! failed disk or an orderly stop. The reference model of [`crate::world`] is exact about the core. Here only what
+//! clients can see is checked ([`history`]), and that the engine releases everything it reserved.
 
 mod clients;
 mod history;
@@ -42,13 +42,13 @@ const OLD: [&[u8]; 2] = [
 
 const CLIENTS: usize = 12;
 
-/// Rounds in which everything that was begun must end. What takes longer never ends.
+/// Rounds in which all requests must end. Longer means that they never end.
 const ROUNDS_MAX: u32 = 30_000;
 
-/// Rounds after which everything that is due at a start has happened.
+/// Rounds after which everything that was due at a start has happened.
 const ROUNDS_AFTER_START: u32 = 50;
 
-/// A seed's engine.
+/// The engine of a seed.
 pub struct Stepped {
     disk: SimDisk,
     options: Options,
@@ -62,13 +62,13 @@ pub struct Stepped {
     last_told: Timestamp,
 }
 
-/// From one start to the next.
+/// One run of the engine, from a start to its end.
 struct Life {
     engine: Engine,
     steps: Stepwise,
 }
 
-/// How a life ends.
+/// How a run of the engine ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Power,
@@ -120,7 +120,7 @@ impl Stepped {
         world.open();
         if old {
             let found = world.old_ids();
-            assert!(found.len() > 10, "a fixture has messages: {found:?}");
+            assert!(found.len() > 10, "too few messages in the fixture: {found:?}");
             world.history.borrow_mut().old = found;
             world.met("stepped: old versions opened");
         }
@@ -131,16 +131,16 @@ impl Stepped {
         self.history.borrow_mut().met.count(what, 1);
     }
 
-    /// The last steps, for whoever must understand a failure.
+    /// The last steps, for a failure report.
     pub fn last_steps(&self) -> Vec<String> {
         self.history.borrow().trace.clone()
     }
 
-    pub fn take_met(&mut self) -> crate::met::Met {
+    pub fn take_met(&mut self) -> crate::situations::Situations {
         std::mem::take(&mut self.history.borrow_mut().met)
     }
 
-    /// Everything that clients saw, and every disk that a life left behind.
+    /// A hash of everything that clients saw, and of the disk after each run.
     pub fn hash(&self) -> u64 {
         let mut hasher = self.history.borrow().hasher.clone();
         self.disk.state_hash().hash(&mut hasher);
@@ -148,7 +148,7 @@ impl Stepped {
     }
 
     fn life(&mut self) -> &mut Life {
-        self.life.as_mut().expect("an engine is open")
+        self.life.as_mut().expect("the engine is open")
     }
 
     fn open(&mut self) {
@@ -162,18 +162,19 @@ impl Stepped {
             |floor| Arc::new(SystemClock::following(clocks, floor)),
             self.rooms,
         );
-        let (engine, steps) = opened.unwrap_or_else(|error| panic!("no start: {error}"));
+        let (engine, steps) =
+            opened.unwrap_or_else(|error| panic!("the engine did not start: {error}"));
         let report = steps.running().report();
         assert!(report.damaged.is_empty() && report.unreadable_segments.is_empty(), "{report:?}");
-        assert_eq!(report.diverged, None, "the replay and what was served");
-        // Times that were told and not journaled may be told again, if the wall clock was set back meanwhile.
+        assert_eq!(report.diverged, None, "the replay differs from the served state");
+        // Times that were returned but not journaled may be repeated, if the wall clock was set back meanwhile.
         self.last_told = engine.now();
         self.life = Some(Life { engine: engine.clone(), steps });
         let declared = self.run(clients::declare(engine));
         declared.unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Has the engine do something, and nothing else, until it is done.
+    /// Runs the engine until `work` is done. No client runs meanwhile.
     fn run<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         for _ in 0..ROUNDS_MAX {
@@ -183,10 +184,10 @@ impl Stepped {
             }
             self.pump();
         }
-        panic!("the engine does not answer");
+        panic!("the engine did not answer");
     }
 
-    /// All steps of the engine, once.
+    /// Performs each step of the engine once.
     fn pump(&mut self) {
         let steps = &mut self.life().steps;
         steps.turn();
@@ -196,7 +197,6 @@ impl Stepped {
         let _ = steps.make_spare();
     }
 
-    /// One random step.
     pub fn step(&mut self) {
         while self.tasks.len() < CLIENTS && !self.history.borrow().stopping {
             let engine = self.life().engine.clone();
@@ -253,10 +253,10 @@ impl Stepped {
         self.history.borrow_mut().say(format!("the wall clock is set {words} by {ms} ms"));
     }
 
-    /// Time never steps back.
+    /// The engine's time never goes back.
     fn look_at_time(&mut self) {
         let now = self.life().engine.now();
-        assert!(now >= self.last_told, "{now:?} after {:?}", self.last_told);
+        assert!(now >= self.last_told, "the time went back to {now:?} from {:?}", self.last_told);
         self.last_told = now;
     }
 
@@ -274,7 +274,7 @@ impl Stepped {
         self.disk.set_faults(faults);
     }
 
-    /// The disk failed: every client hears of it, and nothing is answered as if it had not.
+    /// The disk failed: every client must get an error.
     fn check_poisoned(&mut self) {
         self.met("stepped: poisoned");
         self.history.borrow_mut().stopping = true;
@@ -282,7 +282,7 @@ impl Stepped {
         self.begin_again(End::Power);
     }
 
-    /// Every client comes to its end by itself: it is answered, or told why not.
+    /// Every client must end by itself, with an answer or an error.
     fn end_tasks(&mut self, why: &str) {
         for _ in 0..ROUNDS_MAX {
             while self.tasks.poll_one(&mut self.rng) {}
@@ -292,7 +292,7 @@ impl Stepped {
             self.pump();
             self.clocks.pass(100);
         }
-        panic!("{why}, and {} clients still wait", self.tasks.len());
+        panic!("{why}, but {} clients still wait", self.tasks.len());
     }
 
     fn end_life(&mut self) {
@@ -303,7 +303,7 @@ impl Stepped {
         self.begin_again(end);
     }
 
-    /// An orderly stop: what was asked before is answered, and nothing is lost.
+    /// An orderly stop: pending requests are answered, and nothing is lost.
     fn stop(&mut self) {
         self.disk.set_faults(Faults::default());
         self.life().steps.close();
@@ -315,7 +315,7 @@ impl Stepped {
                 return;
             }
         }
-        panic!("the engine does not stop");
+        panic!("the engine did not stop");
     }
 
     fn begin_again(&mut self, end: End) {
@@ -331,13 +331,13 @@ impl Stepped {
             false => self.disk.killed(),
         };
         disk.state_hash().hash(&mut self.history.borrow_mut().hasher);
-        // What follows happens on a disk that nobody sees again.
+        // Cancelled clients only affect the old disk.
         self.tasks.give_up_all();
         self.life = None;
         self.disk = disk;
         self.history.borrow_mut().stopping = false;
         self.open();
-        // What is due in a topic reaches its subscriptions.
+        // Due messages in topics reach their subscriptions.
         for _ in 0..ROUNDS_AFTER_START {
             self.pump();
             self.clocks.pass(1);
@@ -348,7 +348,7 @@ impl Stepped {
         self.check_old();
     }
 
-    /// The messages of all queues of ours, in their order.
+    /// The messages of all queues of this simulation, in order.
     fn found(&mut self) -> Vec<Which> {
         let mut all = Vec::new();
         for queue in 0..QUEUES.len() as u64 {
@@ -375,7 +375,7 @@ impl Stepped {
         }
     }
 
-    /// Ids of all messages in queues that this simulation did not make, dead letters included.
+    /// Ids of all messages in other queues, which this simulation did not declare, including dead letters.
     fn old_ids(&mut self) -> BTreeSet<String> {
         let engine = self.life().engine.clone();
         let listed = self.run(async move { engine.list().await });
@@ -386,7 +386,7 @@ impl Stepped {
                 for seen in self.peek_all(queue).unwrap_or_default() {
                     let stored =
                         seen.stored.unwrap_or_else(|_| panic!("{} is unreadable", seen.seq));
-                    // What has a time to live may go by itself.
+                    // Messages with a time to live may expire.
                     if stored.message.ttl_ms.is_none() {
                         ids.extend(stored.message.message_id);
                     }
@@ -396,17 +396,17 @@ impl Stepped {
         ids
     }
 
-    /// What an earlier version stored is still there.
+    /// Checks that messages of an earlier version still exist.
     fn check_old(&mut self) {
         let old = self.history.borrow().old.clone();
         if !old.is_empty() {
             let there = self.old_ids();
             let lost: Vec<_> = old.difference(&there).collect();
-            assert!(lost.is_empty(), "stored by an earlier version, and lost: {lost:?}");
+            assert!(lost.is_empty(), "messages of an earlier version were lost: {lost:?}");
         }
     }
 
-    /// The end: everything that was sent is delivered and completed; then nothing is left of any request.
+    /// The end: all sent messages are delivered and completed, and then no request is left.
     pub fn finish(&mut self) {
         self.disk.set_faults(Faults::default());
         self.begin_again(End::Kill);
@@ -421,16 +421,14 @@ impl Stepped {
                 let facts = self.run(async move { engine.describe(queue).await });
                 let next_wake = self.life().steps.next_wake();
                 let now = self.life().engine.now();
-                panic!(
-                    "sent, and never completed: {left:?}; at {now:?}, next {next_wake:?}: {facts:?}"
-                );
+                panic!("never completed: {left:?}; at {now:?}, next wake {next_wake:?}: {facts:?}");
             }
             while self.tasks.len() < CLIENTS {
                 let engine = self.life().engine.clone();
                 self.tasks.spawn(clients::any(&engine, &self.history));
             }
             while self.tasks.poll_one(&mut self.rng) {}
-            // Some wait at a queue that stays empty.
+            // Some clients wait at a queue that stays empty.
             if self.rng.chance(5) {
                 self.tasks.give_up(&mut self.rng);
             }
@@ -444,12 +442,12 @@ impl Stepped {
             self.clocks.pass(10);
         }
         let damaged = self.life().engine.damaged();
-        assert_eq!(damaged, 0, "messages could not be read when they were delivered");
+        assert_eq!(damaged, 0, "messages could not be read for delivery");
         let steps = &self.life().steps;
-        assert!(steps.is_idle(), "no client is left, and requests or their room are");
+        assert!(steps.is_idle(), "requests or their reservations are left without a client");
         let wrong = steps.audit();
-        assert!(wrong.is_empty(), "does not add up: {}", wrong.join("; "));
+        assert!(wrong.is_empty(), "the engine's state is inconsistent: {}", wrong.join("; "));
         let diverged = self.life().engine.disk().diverged;
-        assert_eq!(diverged, 0, "a snapshot came to another state");
+        assert_eq!(diverged, 0, "a snapshot differs from the served state");
     }
 }

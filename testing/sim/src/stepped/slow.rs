@@ -1,5 +1,5 @@
-//! A receiver that takes messages and reads them late: by then the journal has moved on, and the segments that held them
-//! would have been used again if the answer did not pin them.
+//! A receiver that takes messages and reads them late. By then the journal has advanced, and the segments that
+//! contain them would have been recycled if the answer did not pin them.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -10,13 +10,13 @@ use malote_model::{Message, QueueName, Timestamp, When};
 use super::Stepped;
 use super::clients::{TAKEN, name};
 
-/// Segments that are used again before the receiver reads.
+/// Number of segments that are recycled before the receiver reads.
 const RECYCLED: u64 = 4;
 
-/// Rounds of traffic that must be enough for it.
+/// Rounds of traffic that must be enough to recycle them.
 const ROUNDS_MAX: u32 = 400;
 
-/// A queue whose messages matter to no client.
+/// A queue that no client uses.
 pub(super) fn scratch() -> QueueName {
     QueueName::new("sim-scratch").unwrap_or_else(|refusal| panic!("{refusal}"))
 }
@@ -26,7 +26,7 @@ impl Stepped {
         let engine = self.life().engine.clone();
         let now = engine.now();
         let these = self.history.borrow_mut().trying(TAKEN, 0, 2);
-        // The second has a record of its own when it becomes due, and its body stays where it was sent.
+        // The second gets a new record when it becomes due, but its body stays in the record of the send.
         let when = [When::Now, When::At(Timestamp(now.0 + 100))];
         let messages = these.iter().zip(when).map(|(which, when)| {
             let message = Message { when, ..which.message(500) };
@@ -34,7 +34,7 @@ impl Stepped {
         });
         let messages: Vec<_> = messages.collect();
         let sent = self.run(engine.send(messages)).map(drop);
-        assert_eq!(sent, Ok(()), "there is room");
+        assert_eq!(sent, Ok(()), "the send is accepted");
         self.history.borrow_mut().sent(&these);
         self.busy_for(1);
         self.clocks.pass(200);
@@ -50,17 +50,17 @@ impl Stepped {
         };
         let mut taking = pin!(engine.receive(receive));
         let asked = taking.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        assert!(matches!(asked, Poll::Pending), "nothing was decided yet");
+        assert!(matches!(asked, Poll::Pending), "the engine has not run yet");
         self.busy_for(RECYCLED);
         let got = self.run(taking).unwrap_or_else(|error| panic!("{error}"));
         let (hand, now) = (self.history.borrow_mut().new_hand(), engine.now());
         got.iter().for_each(|delivery| self.history.borrow_mut().taken(hand, delivery, now));
-        assert_eq!(engine.damaged(), 0, "taken, and not readable any more");
-        assert!(got.len() >= these.len(), "two were sent, and {} taken", got.len());
+        assert_eq!(engine.damaged(), 0, "a taken message could not be read");
+        assert!(got.len() >= these.len(), "two messages were sent, but {} were taken", got.len());
         self.met("stepped: read slowly");
     }
 
-    /// Others send and purge until so many segments were used again.
+    /// Sends and purges messages until this many segments were recycled.
     fn busy_for(&mut self, recycled: u64) {
         let engine = self.life().engine.clone();
         let until = engine.disk().recycled + recycled;
@@ -72,13 +72,13 @@ impl Stepped {
                 (scratch(), super::history::Which { queue: 9, stream: 0, n }.message(4000))
             };
             let sent = self.run(engine.send((0..8).map(message).collect())).map(drop);
-            assert_eq!(sent, Ok(()), "there is room");
+            assert_eq!(sent, Ok(()), "the send is accepted");
             self.run(engine.purge(scratch())).unwrap_or_else(|error| panic!("{error}"));
             for _ in 0..6 {
                 self.life().steps.keep_house();
                 self.pump();
             }
         }
-        panic!("nothing is recycled");
+        panic!("no segment was recycled");
     }
 }

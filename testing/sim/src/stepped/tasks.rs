@@ -1,4 +1,4 @@
-//! Clients as futures. The world polls one at a time, in an order that the seed chooses.
+//! Runs clients as futures. One is polled at a time, in an order that the seed chooses.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -40,7 +40,8 @@ impl Tasks {
         self.running.len()
     }
 
-    /// Polls a task that was woken; false if none was. A task that the engine forgot to wake is never polled again.
+    /// Polls a task that was woken; false if there is none. A task that the engine does not wake is never polled
+    /// again.
     pub(super) fn poll_one(&mut self, rng: &mut Rng) -> bool {
         let is_woken = |(_, task): &(&u64, &Task)| task.woken.0.load(Ordering::Relaxed);
         let woken: Vec<u64> = self.running.iter().filter(is_woken).map(|(&id, _)| id).collect();
@@ -48,7 +49,7 @@ impl Tasks {
             return false;
         }
         let id = woken[rng.below(woken.len() as u64) as usize];
-        let task = self.running.get_mut(&id).expect("it was found just now");
+        let task = self.running.get_mut(&id).expect("the task exists");
         task.woken.0.store(false, Ordering::Relaxed);
         let waker = Waker::from(task.woken.clone());
         if task.work.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
@@ -57,7 +58,7 @@ impl Tasks {
         true
     }
 
-    /// A client gives up in the middle of whatever it does.
+    /// Cancels a random task.
     pub(super) fn give_up(&mut self, rng: &mut Rng) {
         let ids: Vec<u64> = self.running.keys().copied().collect();
         if !ids.is_empty() {
@@ -70,7 +71,7 @@ impl Tasks {
     }
 }
 
-/// Waits for all of them.
+/// Waits for all futures.
 pub(super) async fn join(mut all: Vec<Work>) {
     std::future::poll_fn(|cx| {
         all.retain_mut(|work| work.as_mut().poll(cx).is_pending());

@@ -1,11 +1,11 @@
-//! The clocks of a simulated machine: one that only goes forward, and one that an operator may set.
+//! The clocks of a simulated machine: a monotonic one, and a wall clock that can be set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use malote_engine::clock::TimeSource;
 
-/// Clones are the same clocks.
+/// Clones share the clocks.
 #[derive(Clone, Default)]
 pub(super) struct Clocks(Arc<Hands>);
 

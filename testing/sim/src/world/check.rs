@@ -1,4 +1,4 @@
-//! Everything that can be looked at, against the model.
+//! Compares everything that the engine shows with the model.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use malote_model::{Properties, QueueName, Rule, SessionId};
 use super::World;
 use crate::model::{Dead, Letter, Msg, Place};
 
-/// A message as whoever gets it must find it.
+/// The expected content of a delivered message.
 pub(super) struct Expected {
     pub(super) sent: Rc<Letter>,
     pub(super) properties: Properties,
@@ -29,7 +29,7 @@ impl Expected {
 }
 
 impl World {
-    /// Everything that can be looked at is as the model says.
+    /// Checks all queues and topics against the model.
     pub fn check_all(&mut self) {
         let names: Vec<_> = self.model.state.queues.keys().cloned().collect();
         for name in names {
@@ -46,27 +46,29 @@ impl World {
         }
         self.check_topics();
         let wrong = self.core.audit();
-        assert!(wrong.is_empty(), "does not add up: {}", wrong.join("; "));
-        self.met.count("audits", 1);
+        assert!(wrong.is_empty(), "the core's state is inconsistent: {}", wrong.join("; "));
+        self.met.count("consistency checks", 1);
     }
 
-    /// Topics, their rules, and what they have not routed yet.
+    /// Checks topics, their rules and their inboxes.
     fn check_topics(&mut self) {
         let list = Command::ListTopics { after: None, max: usize::MAX };
         let Ok(Reply::Topics(facts)) = self.look(list) else { panic!("topics cannot be listed") };
         let names: Vec<_> = facts.iter().map(|facts| facts.name.clone()).collect();
         let want: Vec<_> = self.model.state.topics.keys().cloned().collect();
-        assert_eq!(names, want, "the topics");
+        assert_eq!(names, want, "topic names");
         for facts in facts {
-            let (topic, queue, after, max) = (facts.name.clone(), None, None, 1000);
-            let look = Command::Rules { topic, queue, after, max };
+            let (topic, target, after, max) = (facts.name.clone(), None, None, 1000);
+            let look = Command::Rules { topic, target, after, max };
             let Ok(Reply::Rules(rules)) = self.look(look) else { panic!("rules of {facts:?}") };
             let t = self.model.state.topic(&facts.name);
-            let have: Vec<_> = rules.into_iter().map(|b| (b.queue, b.rule)).collect();
+            let have: Vec<_> = rules.into_iter().map(|b| (b.target, b.rule)).collect();
             let of = |(queue, rules): (&QueueName, &BTreeMap<String, Rule>)| {
-                rules.values().map(|rule| (queue.clone(), rule.clone())).collect::<Vec<_>>()
+                let target = super::command::target(queue.clone());
+                rules.values().map(|rule| (target.clone(), rule.clone())).collect::<Vec<_>>()
             };
-            let want: Vec<_> = t.rules.iter().flat_map(of).collect();
+            let mut want: Vec<_> = t.rules.iter().flat_map(of).collect();
+            want.sort_by(|(a, _), (b, _)| a.cmp(b));
             assert_eq!(have, want, "rules of {}", facts.name);
             let inbox = self.model.state.queue(&QueueName::inbox(&facts.name));
             let later = |msg: &&Msg| matches!(msg.place, Place::Scheduled { .. });
@@ -151,10 +153,10 @@ impl World {
         assert_eq!(facts.sessions_held, held, "held sessions of {name}");
         let noisy = q.noisy();
         let expected = (noisy.len() as u64, noisy.values().sum::<u64>());
-        assert_eq!((facts.noisy.tenants, facts.noisy.locked), expected, "noisy in {name}");
+        assert_eq!((facts.noisy.tenants, facts.noisy.locked), expected, "noisy tenants of {name}");
         let free =
             q.live_sessions().iter().filter(|s| q.sessioned() && q.free(s, now)).count() as u64;
-        // What became too old in this moment may still make a session seem ready.
+        // A message that expired just now may still make a session seem ready.
         if !q.overdue(now) {
             assert_eq!(facts.sessions_ready, free, "ready sessions of {name}");
         }
@@ -195,7 +197,7 @@ impl World {
             let hold =
                 q.hold(&id).and_then(|hold| self.model.state.leases.get(&hold)).map(|l| l.until);
             assert_eq!(facts.held_until.map(|t| t.0), hold, "the hold of {id} in {name}");
-            assert_eq!(facts.locked, q.out(&id).len() as u64, "what is out of {id} in {name}");
+            assert_eq!(facts.locked, q.out(&id).len() as u64, "leased messages of {id} in {name}");
             let state = q.sessions.get(&id).and_then(|s| s.state.clone());
             assert_eq!(
                 facts.state_bytes,
@@ -229,8 +231,8 @@ pub(super) fn check_stored(stored: &Stored, expected: &Expected) {
     want.key = key.clone().or(want.key);
     want.message_id = message_id.clone().or(want.message_id);
     want.when = stored.message.when;
-    assert_eq!(stored.message, want, "what was read is not what was sent");
-    assert_eq!(stored.enqueued_at.0, *at, "when it was enqueued");
+    assert_eq!(stored.message, want, "the stored message differs from the sent one");
+    assert_eq!(stored.enqueued_at.0, *at, "the time of enqueueing");
     let is = stored.dead.as_ref().map(|d| {
         (d.reason.clone(), d.text.clone(), d.from.clone(), d.from_seq.0, d.receives, d.failed)
     });

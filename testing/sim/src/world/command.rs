@@ -1,11 +1,11 @@
-//! Questions as the engine takes them, and as people read them.
+//! Converts requests to the engine's commands.
 
 use std::rc::Rc;
 
 use malote_engine::command::{Command, ConnectionId, ReceiveDeferred, TransactionWork};
 use malote_engine::{EncodedMessage, StateChange};
 
-use malote_model::{Address, Timestamp};
+use malote_model::{Address, QueueName, Timestamp};
 
 use crate::decide::{Ask, REDRIVE, TopicAsk};
 use crate::model::Letter;
@@ -17,7 +17,7 @@ pub(super) fn command_of(ask: &Ask) -> Command {
                 Address::Queue(_) => letter.outgoing.clone(),
                 Address::Topic(_) => {
                     EncodedMessage::to_topic(letter.message.clone(), letter.id_given)
-                        .unwrap_or_else(|refusal| panic!("a message is well formed: {refusal}"))
+                        .unwrap_or_else(|refusal| panic!("invalid message: {refusal}"))
                 }
             };
             (to, outgoing)
@@ -34,12 +34,12 @@ pub(super) fn command_of(ask: &Ask) -> Command {
         Ask::Purge { queue, leased } => Command::Purge { queue, leased },
         Ask::PurgeThese { queue, items } => Command::PurgeThese { queue, items },
         Ask::CompleteLate { queue, seqs } => {
-            // Later than any queue was made.
+            // Later than any queue was declared.
             let items = seqs.into_iter().map(|seq| (seq, Timestamp(u64::MAX))).collect();
             Command::CompleteLate { queue, items }
         }
         Ask::Pause { queue, paused } => Command::Pause { queue, paused },
-        // As front ends send what comes one by one.
+        // Front ends send single messages in this way.
         Ask::Send { items } if items.len() == 1 => {
             Command::SendEach { sends: vec![outgoing(items).into()] }
         }
@@ -85,6 +85,11 @@ pub(super) fn command_of(ask: &Ask) -> Command {
     }
 }
 
+/// The model names a topic that a rule leads to by its inbox.
+pub(super) fn target(queue: QueueName) -> Address {
+    queue.inbox_of().map_or(Address::Queue(queue), Address::Topic)
+}
+
 fn topic_command_of(ask: TopicAsk) -> Command {
     match ask {
         TopicAsk::Declare { name, spec } => Command::DeclareTopic { name, spec: Box::new(spec) },
@@ -93,13 +98,15 @@ fn topic_command_of(ask: TopicAsk) -> Command {
             Command::Subscribe { name, spec: Box::new(spec), rules }
         }
         TopicAsk::Bind { topic, queue, rule } => {
-            Command::Bind { topic, queue, rule: Box::new(rule) }
+            Command::Bind { topic, target: target(queue), rule: Box::new(rule) }
         }
         TopicAsk::Update { name, spec } => Command::UpdateTopic { name, spec: Box::new(spec) },
         TopicAsk::Rebind { topic, queue, rule } => {
-            Command::Rebind { topic, queue, rule: Box::new(rule) }
+            Command::Rebind { topic, target: target(queue), rule: Box::new(rule) }
         }
-        TopicAsk::Unbind { topic, queue, rule } => Command::Unbind { topic, queue, rule },
+        TopicAsk::Unbind { topic, queue, rule } => {
+            Command::Unbind { topic, target: target(queue), rule }
+        }
         TopicAsk::Cancel { topic, seqs } => Command::Cancel { from: topic.into(), seqs },
     }
 }

@@ -1,4 +1,4 @@
-//! Crashes: the disk as one leaves it, opened again, and compared with what must be there.
+//! Crashes: the disk after a crash is opened again and compared with the model.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -12,7 +12,7 @@ use crate::disk::{Faults, SimDisk};
 use crate::rng::Rng;
 
 impl World {
-    /// The disk as a crash leaves it, opened again.
+    /// Crashes, and opens the disk again.
     pub(super) fn crash(&mut self) {
         let power = self.rng.chance(70);
         let (durable, written) = (self.journal.marks.durable(), self.journal.marks.written());
@@ -27,7 +27,7 @@ impl World {
         };
         self.met.count("crashes", 1);
         if power {
-            self.met.count("power", 1);
+            self.met.count("power losses", 1);
         } else {
             self.met.count("kills", 1);
         }
@@ -66,7 +66,7 @@ impl World {
                     };
                 }
                 Err(error) if flipped.is_some() => {
-                    // It says that something is missing; an operator must look. A new world begins.
+                    // The refusal is correct, because data is missing. Continue with a new world.
                     self.say(|| format!("recovery refused after a flipped bit: {error}"));
                     self.met.count("damaged", 1);
                     return self.begin_anew();
@@ -83,9 +83,9 @@ impl World {
         self.compaction = None;
         let report = self.journal.report.clone();
         self.say(|| format!("{report:?}"));
-        assert_eq!(report.diverged, None, "the replay and what was served");
-        self.met.count("restored", u64::from(report.snapshot.is_some()));
-        self.met.count("torn", u64::from(report.discarded_frames > 0));
+        assert_eq!(report.diverged, None, "the replay differs from the served state");
+        self.met.count("snapshots restored", u64::from(report.snapshot.is_some()));
+        self.met.count("torn tails", u64::from(report.discarded_frames > 0));
         let said_damage = !report.damaged.is_empty()
             || !report.unreadable_segments.is_empty()
             || !report.invalid_snapshots.is_empty();
@@ -93,14 +93,15 @@ impl World {
             && (!report.damaged.is_empty() || !report.unreadable_segments.is_empty())
         {
             self.met.count("damaged", 1);
-            let at = self.boot().unwrap_or_else(|error| panic!("no boot after damage: {error}"));
+            let at =
+                self.boot().unwrap_or_else(|error| panic!("cannot boot after damage: {error}"));
             return self.go_on_after_damage(report.cut, at);
         }
-        // What cannot be read at the moment is reported like what is damaged; what was damaged once still is.
+        // Unreadable data is reported like damage, and earlier damage is reported again.
         let fine = flipped.is_some() || self.damaged || unread && report.damaged.is_empty();
-        assert!(fine || !said_damage, "a crash is not damage: {report:?}");
+        assert!(fine || !said_damage, "damage was reported after a crash: {report:?}");
         let cut = report.cut;
-        // A flipped bit behind the last mark is a torn tail to any reader.
+        // A flipped bit after the last mark looks like a torn tail.
         if flipped.is_none() || cut >= durable {
             let lossy = power || poisoned || from_backup || flipped.is_some();
             let keep = if lossy { durable } else { written };
@@ -110,31 +111,31 @@ impl World {
             );
             assert!(
                 cut >= keep,
-                "lost: the journal ends at {cut}, and {keep} was kept (power {power})"
+                "lost: the journal ends at {cut}, but must reach {keep} (power {power})"
             );
         } else {
             self.met.count("damaged", 1);
             return self.begin_anew();
         }
-        let at = self.boot().unwrap_or_else(|error| panic!("no boot after a crash: {error}"));
+        let at = self.boot().unwrap_or_else(|error| panic!("cannot boot after a crash: {error}"));
         self.model.crash(cut, at);
         self.clients.restarted();
         self.flipped = flipped.is_some();
         let (groups, out) = self.call(|turn| turn.expire());
         let left = self.model.expire(self.now, &groups, true);
-        assert!(out.is_empty(), "nobody is there to be told");
+        assert!(out.is_empty(), "there are no clients to notify");
         self.model.check_journal(&groups);
         self.end_turn();
         self.finish_expiry(left);
-        // Messages that came back at the start may be too many for their queue.
+        // Messages returned by the restart may exceed the limit of their queue.
         self.one_turn(Vec::new());
-        // Names must agree before anything else can be looked at.
+        // The names must agree before the queues can be compared.
         let names: Vec<_> =
             self.model.state.queues.keys().filter(|n| !n.is_dead_letters()).cloned().collect();
-        assert_eq!(self.engine_queues(), names, "the queues after a crash");
+        assert_eq!(self.engine_queues(), names, "queue names after a crash");
         self.check_all();
         if self.flipped {
-            // What is damaged may not have been read yet.
+            // Damaged data may not have been read yet.
             self.flipped = false;
             return self.begin_anew_here();
         }
@@ -158,7 +159,7 @@ impl World {
         let file = files.get(rng.below(files.len().max(1) as u64) as usize)?;
         let byte = rng.below(file.len);
         disk.flip_bit(&file.name, byte, rng.below(8) as u8);
-        self.met.count("flips", 1);
+        self.met.count("flipped bits", 1);
         Some(format!("{} at {byte}", file.name))
     }
 }

@@ -1,5 +1,5 @@
-//! Some worlds begin with a crowd: more messages than an index block holds, lines longer than a session keeps inline,
-//! columns that begin late in a block, and batches as large as they may be.
+//! Some worlds begin with many messages: more than an index block holds, sessions longer than their inline list,
+//! columns that begin late in a block, and batches of maximum size.
 
 use std::rc::Rc;
 
@@ -30,7 +30,7 @@ impl World {
             self.turn(vec![(0, Ask::Declare { name: name(queue), spec, connection: None })]);
         }
         self.send_many("crowd", MANY, |n, message| {
-            // A time to live of its own, late in the first block.
+            // Messages with their own time to live, late in the first block.
             message.ttl_ms = (n > 3_900 && n.is_multiple_of(7)).then_some(3_600_000 + n);
         });
         self.send_many("lined", 2 * BATCH, |n, message| {
@@ -41,8 +41,21 @@ impl World {
             message.priority = if n > BATCH { (n % 5) as u8 } else { 0 };
         });
         self.settle_many();
-        self.met.count("crowds", 1);
+        self.expire_many();
+        self.met.count("worlds with many messages", 1);
         self.check_all();
+    }
+
+    /// More messages expire at the same moment than one turn removes.
+    fn expire_many(&mut self) {
+        let (queue, ttl_ms) = ("fading", 600_000);
+        let spec = QueueSpec { ttl_ms: Some(ttl_ms), ..QueueSpec::default() };
+        self.turn(vec![(0, Ask::Declare { name: name(queue), spec, connection: None })]);
+        self.send_many(queue, MANY, |_, _| {});
+        self.now += ttl_ms;
+        self.turn(Vec::new());
+        self.flush();
+        self.make_room();
     }
 
     fn send_many(&mut self, queue: &str, count: u64, each: impl Fn(u64, &mut Message)) {
@@ -63,7 +76,7 @@ impl World {
         }
     }
 
-    /// As many messages as one receive gives, twice, and as many leases as one settlement takes; then one too many.
+    /// Two receives and a settlement of maximum size, and a settlement with one lease too many.
     fn settle_many(&mut self) {
         for _ in 0..2 {
             let consumer = self.clients.new_consumer();
@@ -77,6 +90,7 @@ impl World {
                 take: false,
                 lock_ms: None,
                 once_until: Some(Timestamp(self.now)),
+                priority: 0,
             };
             self.turn_at_once(vec![(1, Ask::Attach(attach))]);
             self.flush();
@@ -88,7 +102,7 @@ impl World {
             _ => None,
         });
         let mut leases: Vec<_> = out.collect();
-        // The same once more: stale by then.
+        // The same leases again, which have ended by then.
         leases.extend(leases.clone());
         leases.truncate(limits::SETTLE_BATCH_MAX);
         self.met.count("largest settlement", u64::from(leases.len() == limits::SETTLE_BATCH_MAX));

@@ -1,5 +1,5 @@
-//! After damage the world goes on with the same directory: what is missing must be explained by what is reported, and
-//! from then on everything must be right again, with the damaged segments in place.
+//! After damage the world continues with the same directory. Reported damage must explain everything that is missing.
+//! From then on everything must be correct, while the damaged segments remain.
 
 use malote_engine::Stored;
 use malote_engine::command::{Command, Reply};
@@ -13,22 +13,22 @@ use crate::clients::topics;
 use crate::decide::{Ask, Model};
 
 impl World {
-    /// The broker has started on a directory with damage. What the model holds and the engine does not must be in a
-    /// damaged part; then all queues and topics go, and the world begins anew with what is there.
+    /// The broker has started on a damaged directory. Messages that only the model has must be in a damaged part.
+    /// Then all queues and topics are deleted, and the world starts again in this directory.
     pub(super) fn go_on_after_damage(&mut self, cut: Pos, at: u64) {
         let report = self.journal.report.clone();
         self.model.crash(cut, at);
         self.let_limits_settle();
-        // The positions of a segment whose header is lost are not known.
+        // The positions of a segment without a header are unknown.
         if report.unreadable_segments.is_empty() {
             self.explain_losses(&report.damaged, cut);
         }
         self.begin_anew_here();
     }
 
-    /// Nothing that is there can be relied on: all of it goes, and the world begins anew in the same directory.
+    /// Deletes everything, because the content is unknown, and starts the world again in the same directory.
     pub(super) fn begin_anew_here(&mut self) {
-        self.met.count("went on after damage", 1);
+        self.met.count("continued after damage", 1);
         self.damaged = true;
         self.make_room();
         self.remove_everything();
@@ -43,7 +43,7 @@ impl World {
         self.declare_all();
     }
 
-    /// The queues and topics that a world begins with.
+    /// Declares the initial queues and topics of a world.
     pub(super) fn declare_all(&mut self) {
         for (name, spec) in self.clients.queues.clone() {
             self.turn(vec![(0, Ask::Declare { name, spec, connection: None })]);
@@ -54,8 +54,8 @@ impl World {
         self.flush();
     }
 
-    /// The record that took a message off a full queue may be in a damaged part. The queue is over its limit then, until
-    /// the first turns have taken it off again.
+    /// The record that removed a message from a full queue may be damaged. The queue is then over its limit until the
+    /// first turns remove the message again.
     fn let_limits_settle(&mut self) {
         for _ in 0..1000 {
             let list = Command::ListTopics { after: None, max: 1 };
@@ -69,28 +69,31 @@ impl World {
         panic!("limits are still being enforced after 1000 turns");
     }
 
-    /// Queues and messages that should be there are there, unless their own records are in a damaged part.
+    /// Queues and messages must exist unless their own records are in a damaged part.
     fn explain_losses(&mut self, damaged: &[Damage], cut: Pos) {
         let lost = |end: Pos| end > cut || damaged.iter().any(|d| d.from < end && end <= d.to);
         let there = self.engine_queues();
         let names: Vec<_> = self.model.state.queues.keys().cloned().collect();
         for name in names {
             let q = self.model.state.queue(&name);
-            // A subscription goes with its topic, and that with its last rule: which may be what is missing.
+            // A subscription is deleted with its topic, and a topic with its last rule, whose record may be missing.
             if lost(q.born) || self.goes_with_another(&name) {
                 continue;
             }
             let of = q.owner.clone().unwrap_or_else(|| name.clone());
-            assert!(there.contains(&of), "{name} is lost, and its declaration is intact");
+            assert!(there.contains(&of), "{name} is lost, although its declaration is intact");
             let peeked = self.peek(&name);
             let q = self.model.state.queue(&name);
-            // Which messages a full queue took off depends on records that may be lost.
+            // Which messages a full queue removed depends on records that may be lost.
             let limited = q.spec.length_max.is_some() || q.spec.bytes_max.is_some();
             for (seq, msg) in q.msgs.iter().filter(|(_, msg)| !limited && !lost(msg.entered)) {
                 let Some(found) = peeked.iter().find(|p| p.seq.0 == *seq) else {
-                    panic!("{seq} of {name} is lost, and its record at {} is intact", msg.entered);
+                    panic!(
+                        "{seq} of {name} is lost, although its record at {} is intact",
+                        msg.entered
+                    );
                 };
-                // What was laid over it may be lost, and what lies under it unreadable.
+                // An overlay may be lost, and the record under an overlay may be unreadable.
                 if !lost(msg.rests)
                     && let Ok(stored) = Stored::read_now(&self.journal.segments, found.pos)
                     && stored.enqueued_at.0 == msg.at
@@ -109,7 +112,7 @@ impl World {
             || self.model.state.queues.get(&of).is_none_or(|q| q.spec.exclusive)
     }
 
-    /// Topics first, then queues; one that others name as their target goes after them.
+    /// Deletes topics first, then queues. A queue that is the target of others is deleted after them.
     fn remove_everything(&mut self) {
         let Ok(Reply::Topics(topics)) =
             self.look(Command::ListTopics { after: None, max: usize::MAX })
@@ -131,7 +134,7 @@ impl World {
             if after == 0 {
                 return;
             }
-            // Those that name each other as targets.
+            // Queues that are each other's targets.
             for mut facts in self.facts().into_iter().filter(|_| after == before) {
                 facts.spec.dead_letter = DeadLetterTarget::Own;
                 let spec = Box::new(facts.spec);
@@ -141,7 +144,7 @@ impl World {
         }
     }
 
-    /// Has something done that the model need not know.
+    /// Runs a command without the model.
     fn order(&mut self, command: Command) -> Result<Reply, Refusal> {
         let (_, out) = self.call(|turn| turn.command(LOOK, command));
         let mut answers = out.into_iter().filter_map(|output: Output| match output.effect {

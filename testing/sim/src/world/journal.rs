@@ -1,4 +1,4 @@
-//! The engine's journal and pipeline, taken apart: the world decides which step runs when.
+//! The engine's journal and pipeline, whose steps the world runs one by one.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use malote_model::Timestamp;
 
 use crate::disk::SimDisk;
 
-/// Outputs by their numbers, as the pipeline released them.
+/// Numbers of the outputs that the pipeline released.
 type Released = Arc<Mutex<Vec<u64>>>;
 
 pub(super) struct Journal {
@@ -26,12 +26,12 @@ pub(super) struct Journal {
     pub backups: Backups,
     pub marks: Arc<Marks>,
     pub report: RecoveryReport,
-    /// Before the boot, which writes by itself.
+    /// Until the boot, which writes without the pipeline.
     roles: Option<(Writer, Syncer)>,
     serving: Option<Serving>,
 }
 
-/// What a boot begins.
+/// What exists after the boot.
 struct Serving {
     pipeline: Pipeline<u64>,
     handover: PendingOutputs<u64>,
@@ -72,7 +72,7 @@ impl Journal {
         })
     }
 
-    /// Brings a core to life, as `Engine::open_at` does.
+    /// Boots a core, as `Engine::open_at` does.
     pub(super) fn boot(&mut self, core: &mut Core, now: u64, random: u64) -> std::io::Result<()> {
         let (mut writer, mut syncer) = self.roles.take().expect("a journal is booted once");
         let live = core.go_live(&mut self.appender, Timestamp(now), random);
@@ -100,8 +100,8 @@ impl Journal {
         self.serving.as_mut().expect("the journal is booted")
     }
 
-    /// The end of a turn, as in the engine's `shard`: each output with what must be durable and written before it.
-    /// Some may leave at once.
+    /// Ends a turn, as the engine's `shard` does. Each output has the positions that must be durable and written
+    /// before it is sent. Some can be sent at once.
     pub(super) fn hand_over(
         &mut self,
         outputs: impl IntoIterator<Item = (u64, Pos, Pos)>,
@@ -115,21 +115,21 @@ impl Journal {
             lock(released).extend(at_once);
         }
         if let Some(commit) = handover.commit(appender, chunks) {
-            let _ = pipeline.submit(commit); // refused when the disk failed: then a crash comes next
+            let _ = pipeline.submit(commit); // refused if the disk failed; then a crash follows
         }
     }
 
-    /// One step of the writing role. False if there was nothing to write.
+    /// One step of the writer. False if there was nothing to write.
     pub(super) fn write(&mut self) -> bool {
         self.serving().pipeline.write_step()
     }
 
-    /// One step of the syncing role. False if there was nothing to sync.
+    /// One step of the syncer. False if there was nothing to sync.
     pub(super) fn sync(&mut self, lazy: bool) -> bool {
         self.serving().pipeline.sync_step(lazy)
     }
 
-    /// Outputs that may leave, in the order in which they were released.
+    /// Outputs that may be sent, in the order of their release.
     pub(super) fn released(&mut self) -> Vec<u64> {
         std::mem::take(&mut *lock(&self.serving().released))
     }

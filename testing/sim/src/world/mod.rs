@@ -1,9 +1,10 @@
-//! One broker in one thread: the real core and journal on a simulated disk, clients, a clock that jumps, and crashes.
+//! One broker in one thread: the real core and journal on a simulated disk, with clients, a jumping clock and
+//! crashes.
 //!
-//! A turn goes as in the engine's `shard`: what is due, commands, deliveries; then its outputs are handed over to the
-//! engine's own pipeline, whose steps the world takes at moments of its choosing. Notices are numbered and put in order
-//! by the engine's code, and readers may be slow. Every step is told to the reference model, and every answer is
-//! checked against it before and when it leaves.
+//! A turn is like one of the engine's `shard`: due actions, commands, deliveries. Its outputs go to the engine's own
+//! pipeline, whose steps the world runs at random times. The engine's code numbers and orders the notices, and
+//! readers may be slow. The reference model follows every step. Every answer is checked when it is decided and when
+//! it is sent.
 
 mod check;
 mod command;
@@ -38,21 +39,21 @@ use malote_model::{QueueName, Refusal, Seq, Timestamp};
 use crate::clients::Clients;
 use crate::decide::{Ask, Group, Model, Need};
 use crate::disk::{Faults, SimDisk};
-use crate::met::Met;
 use crate::rng::Rng;
+use crate::situations::Situations;
 
-/// An output on its way.
+/// An output that is not sent yet.
 struct Pending {
     effect: Effect,
     durable: Pos,
     written: Pos,
     need: Need,
     expected: Vec<Expected>,
-    /// Of a notice: its number among those of its consumer.
+    /// For a notice, its number among those of its consumer.
     notice: u64,
 }
 
-/// A seed's world.
+/// The world of a seed.
 pub struct World {
     pub disk: SimDisk,
     journal: Journal,
@@ -61,39 +62,39 @@ pub struct World {
     pub now: u64,
     pub rng: Rng,
     options: Options,
-    /// Copies that are being made after a snapshot.
+    /// The compaction after a snapshot, while it runs.
     compaction: Option<(Compaction, BTreeSet<u64>)>,
-    /// Of the turn under way.
+    /// Chunks and outputs of the current turn.
     turn_chunks: Chunks,
     turn_outputs: Vec<u64>,
-    /// By number, in the order in which they were decided.
+    /// By number, in the order of decision.
     pending: BTreeMap<u64, Pending>,
     next_output: u64,
     receivers: Receivers,
     asked: BTreeMap<u64, (usize, Ask)>,
     next_request: u64,
-    /// Topics whose messages were read, and not yet brought back.
+    /// Messages that were read for the core but not passed to it yet.
     reads: VecDeque<Read>,
     pub clients: Clients,
     hasher: DefaultHasher,
     trace: VecDeque<String>,
     pub verbose: bool,
-    pub met: Met,
-    /// The disk may be full: records may find no room.
+    pub met: Situations,
+    /// The disk may be full, so records may be refused.
     tight: bool,
-    /// A bit was turned: what cannot be read is no wonder, but what can be read must be right.
+    /// A bit was flipped: reads may fail, but must not return wrong data.
     flipped: bool,
-    /// Damage was reported once: it is found again whenever its segment is read.
+    /// Damage was reported: it is found again whenever its segment is read.
     damaged: bool,
 }
 
-/// Between what is asked for and what is done, less than this passes.
+/// Upper bound of the time between a request and its turn.
 pub const TURN_MS_MAX: u64 = 20;
 
-/// The engine lets at least this many messages of a queue expire in one turn.
+/// The engine expires at least this many messages of a queue in one turn.
 const EXPIRED_PER_TURN_MIN: usize = 500;
 
-/// Requests of the world itself.
+/// The request id of the world itself.
 const LOOK: u64 = u64::MAX;
 
 impl World {
@@ -116,7 +117,7 @@ impl World {
         let disk = SimDisk::new();
         let mut core = Core::new(1);
         let journal = Journal::open(&disk, &options, &mut core)
-            .unwrap_or_else(|error| panic!("an empty disk does not open: {error}"));
+            .unwrap_or_else(|error| panic!("cannot open an empty disk: {error}"));
         let clients = Clients::new(&mut rng);
         let mut world = World {
             disk,
@@ -139,13 +140,13 @@ impl World {
             hasher: DefaultHasher::new(),
             trace: VecDeque::new(),
             verbose,
-            met: Met::default(),
+            met: Situations::default(),
             tight: false,
             flipped: false,
             damaged: false,
         };
         world.model.verbose = verbose;
-        let at = world.boot().unwrap_or_else(|error| panic!("no first boot: {error}"));
+        let at = world.boot().unwrap_or_else(|error| panic!("the first boot failed: {error}"));
         world.model.crash(Pos::ZERO, at);
         world.declare_all();
         if crowded {
@@ -154,7 +155,7 @@ impl World {
         world
     }
 
-    /// The time at which it began.
+    /// Boots, and returns the time of the boot.
     fn boot(&mut self) -> std::io::Result<u64> {
         let random = self.rng.next_u64();
         self.now = self.now.max(self.core.last_at().0);
@@ -163,7 +164,7 @@ impl World {
         Ok(self.now - 1)
     }
 
-    /// Notes what happened, for whoever must understand a failure.
+    /// Records a step for the failure report.
     pub fn say(&mut self, what: impl FnOnce() -> String) {
         let line = what();
         if self.verbose {
@@ -175,23 +176,22 @@ impl World {
         self.trace.push_back(line);
     }
 
-    /// The last steps.
     pub fn last_steps(&self) -> impl Iterator<Item = &String> {
         self.trace.iter()
     }
 
-    /// Everything that was said, and every disk that was left behind.
+    /// A hash of everything that was sent, and of every disk after a crash.
     pub fn hash(&self) -> u64 {
         let mut hasher = self.hasher.clone();
         self.disk.state_hash().hash(&mut hasher);
         hasher.finish()
     }
 
-    /// One random step; a crash now and then.
+    /// One random step; sometimes a crash.
     pub fn step(&mut self) {
         self.met.count("steps", 1);
         if self.journal.marks.poisoned() {
-            self.met.count("faults", 1);
+            self.met.count("disk failures", 1);
             return self.crash();
         }
         match self.rng.below(1000) {
@@ -248,7 +248,7 @@ impl World {
         }
     }
 
-    /// The wall clock is set forward: schedules follow it, leases do not. One that is set back is not followed.
+    /// Sets the wall clock forward: schedules follow it, leases do not. The engine ignores a clock that is set back.
     fn set_clock(&mut self) {
         if self.tight {
             return;
@@ -258,7 +258,7 @@ impl World {
         let now = self.now;
         self.say(|| format!("{now} the clock is set forward by {by_ms} ms"));
         let (groups, out) = self.call(|turn| turn.clock_stepped(by_ms));
-        assert!(out.is_empty(), "a clock that is set is told to nobody: {out:?}");
+        assert!(out.is_empty(), "a clock step has no output: {out:?}");
         self.model.clock_stepped(now, by_ms, &groups);
         self.turn_at_once(Vec::new());
     }
@@ -273,10 +273,10 @@ impl World {
                 let used: u64 = self.disk.list().map_or(0, |all| all.iter().map(|e| e.len).sum());
                 faults.capacity_bytes = Some(used + self.rng.below(200 << 10));
                 self.tight = true;
-                self.met.count("full", 1);
+                self.met.count("disk full", 1);
             }
             _ => {
-                // Space returns. The rest stays broken until the process ends.
+                // Space is free again. Other faults remain until the process ends.
             }
         }
         self.say(|| format!("faults: {faults:?}"));
@@ -299,13 +299,13 @@ impl World {
         (groups, out)
     }
 
-    /// What was appended, and what it says.
+    /// Takes the appended chunks and decodes their events.
     fn take_chunks(&mut self) -> Vec<Group> {
         let mut groups = Vec::new();
         let mut events = Vec::new();
         for chunk in self.journal.appender.take().into_iter().flatten() {
             let (mut pos, bytes) = (chunk.start(), chunk.bytes());
-            // A segment's header comes first.
+            // The segment's header is first.
             if pos.offset() == 0 {
                 pos = Pos::new(pos.generation(), HEADER_BYTES as u32);
             }
@@ -318,9 +318,10 @@ impl World {
                     continue;
                 }
                 let event = Event::decode(frame.kind, frame.body);
-                let event = event.unwrap_or_else(|| panic!("at {pos}: what is {}?", frame.kind));
+                let event =
+                    event.unwrap_or_else(|| panic!("unknown event kind {} at {pos}", frame.kind));
                 if let Event::Digest(_) = event {
-                    // Compared by every replay; it stands alone, and says nothing about what happened.
+                    // Every replay compares the digest. It is a group of its own, and changes nothing.
                     self.met.event(&event);
                     assert!(events.is_empty() && frame.flags & FLAG_MORE == 0, "at {pos}");
                     continue;
@@ -335,7 +336,7 @@ impl World {
         groups
     }
 
-    /// Hands over what the turn appended and had to say.
+    /// Hands the turn's chunks and outputs to the pipeline.
     fn end_turn(&mut self) {
         let chunks = std::mem::take(&mut self.turn_chunks);
         let outputs = std::mem::take(&mut self.turn_outputs);
@@ -346,7 +347,7 @@ impl World {
         self.journal.hand_over(outputs.into_iter().map(of), chunks);
     }
 
-    /// An output of the turn under way.
+    /// Keeps an output of the current turn.
     fn keep(&mut self, mut pending: Pending) {
         let number = self.next_output;
         self.next_output += 1;
@@ -356,20 +357,20 @@ impl World {
         self.turn_outputs.push(number);
     }
 
-    /// What is due, some commands, deliveries.
+    /// A turn: due actions, some commands, deliveries.
     pub fn turn(&mut self, asks: Vec<(usize, Ask)>) {
         self.now += self.rng.below(TURN_MS_MAX);
         self.turn_at_once(asks);
     }
 
-    /// A turn, and those that follow it at once while expired messages are left.
+    /// A turn, and further turns while expired messages are left.
     fn turn_at_once(&mut self, asks: Vec<(usize, Ask)>) {
         let left = self.one_turn(asks);
         self.finish_expiry(left);
     }
 
-    /// Takes further turns while expired messages are left. The engine must ask for each of them, and get through in a
-    /// number of turns that grows with the messages.
+    /// Takes further turns while expired messages are left. The engine must request each of them, and finish in a
+    /// number of turns that is proportional to the messages.
     fn finish_expiry(&mut self, mut left: bool) {
         self.met.count("expired over several turns", u64::from(left));
         let messages: usize = self.model.state.queues.values().map(|q| q.msgs.len()).sum();
@@ -379,7 +380,7 @@ impl World {
             let goes_on = turns_left > 0 && wake.is_some_and(|wake| wake.0 <= self.now + 1);
             assert!(
                 goes_on,
-                "at {} expired messages are left, and the next turn is at {wake:?}: {:?}",
+                "at {} expired messages are left, but the next turn is at {wake:?}: {:?}",
                 self.now,
                 self.model.expired_messages().first()
             );
@@ -389,16 +390,16 @@ impl World {
         }
     }
 
-    /// Tells whether expired messages are left.
+    /// Returns whether expired messages are left.
     fn one_turn(&mut self, asks: Vec<(usize, Ask)>) -> bool {
-        // Without any room even time stands still: that far it does not come here.
+        // Without any spare segment not even due actions are possible, so space is freed first.
         let many = |(_, ask): &(usize, Ask)| matches!(ask, Ask::Disconnect { .. });
         if self.tight && (self.journal.pool.spares() == 0 || asks.iter().any(many)) {
             self.make_room();
         }
         let now = self.now;
         let (mut groups, mut out) = self.call(|turn| turn.expire());
-        // Much that is due at once is spread over turns, which follow at once.
+        // Many due actions are spread over several turns, which follow at once.
         while self.core.next_wake().is_some_and(|wake| wake.0 <= now) {
             let (more, told) = self.call(|turn| turn.expire());
             if more.is_empty() && told.is_empty() {
@@ -421,7 +422,7 @@ impl World {
         self.model.check_limits(!self.tight);
         self.model.check_forwarded(!self.tight);
         let (counted, held) = self.core.keys();
-        assert_eq!(counted, held, "keys of de-duplication, counted and held");
+        assert_eq!(counted, held, "counted and stored de-duplication keys");
         self.end_turn();
         self.check_inboxes();
         self.met.add(&std::mem::take(&mut self.model.met));
@@ -429,7 +430,7 @@ impl World {
         left
     }
 
-    /// Space returns.
+    /// Frees space on the disk.
     fn make_room(&mut self) {
         self.disk.set_faults(Faults::default());
         self.tight = false;
@@ -452,10 +453,10 @@ impl World {
 
     fn look(&mut self, command: Command) -> Result<Reply, Refusal> {
         let (groups, mut out) = self.call(|turn| turn.command(LOOK, command));
-        assert!(groups.is_empty(), "looking changes nothing");
+        assert!(groups.is_empty(), "a read changes nothing");
         match out.pop().map(|output| output.effect) {
             Some(Effect::Request(LOOK, answer)) => answer,
-            other => panic!("a look was answered with {other:?}"),
+            other => panic!("a read was answered with {other:?}"),
         }
     }
 
@@ -466,7 +467,10 @@ impl World {
             let peek = Peek { queue: queue.clone(), from, max, session, state };
             match self.look(Command::Peek(peek)) {
                 Ok(Reply::Peeked { items, next }) => {
-                    assert!(next.is_none() || items.len() == 1000, "a peek ends when all was seen");
+                    assert!(
+                        next.is_none() || items.len() == 1000,
+                        "a peek ends after the last message"
+                    );
                     all.extend(items);
                     let Some(next) = next else { return all };
                     from = next;
@@ -476,8 +480,8 @@ impl World {
         }
     }
 
-    /// The outputs of one step: checked by the model, then kept until the marks allow. Of the groups, the model has
-    /// followed the first so many; the others it follows in their order among the outputs.
+    /// Checks the outputs of one step with the model, and keeps them until they may be sent. The model has followed
+    /// the first `followed` groups; it follows the others in their order among the outputs.
     fn take_in(
         &mut self,
         mut out: Vec<Output>,
@@ -508,7 +512,7 @@ impl World {
             let mut expected = Vec::new();
             let no_room = |refusal: &Refusal| match refusal {
                 Refusal::DiskFull | Refusal::NoSegment { .. } => true,
-                // Larger than a segment, which is small here.
+                // Larger than a segment, which is small in this simulation.
                 Refusal::BatchTooLarge { what, .. } => what.starts_with("bytes of journal"),
                 _ => false,
             };
@@ -519,7 +523,10 @@ impl World {
                     _ => false,
                 };
                 let spent = self.tight && self.journal.pool.spares() == 0;
-                assert!(publishes || spent, "{ask:?}: there is room for settling");
+                assert!(
+                    publishes || spent,
+                    "{ask:?} was refused, although settling always has room"
+                );
             } else {
                 if let (Some(Ok(Reply::Delivered(grants))), Ask::ReceiveDeferred { queue, .. }) =
                     (answer, ask)
@@ -535,7 +542,7 @@ impl World {
                 own_need = self.model.ask(*request, ask, answer);
                 let several =
                     matches!(ask, Ask::Disconnect { .. }) || self.model.waiting(*request).is_some();
-                assert!(several || own.next().is_none(), "{ask:?} happens wholly or not at all");
+                assert!(several || own.next().is_none(), "{ask:?} must be one group");
             }
             self.met.count(ask.word(), u64::from(!matches!(answer, Some(Err(_)))));
             if let Some(Err(refusal)) = answer {
@@ -545,7 +552,7 @@ impl World {
                 Ask::Disconnect { connection, clean } => {
                     self.model.disconnected(now, *connection, *clean, groups);
                 }
-                // Whoever may have to wait is served at once.
+                // A request that may wait is served at once.
                 _ if self.model.waiting(*request).is_some() => {
                     self.model.leave(now, groups, !self.tight);
                 }
@@ -569,7 +576,7 @@ impl World {
                 Effect::Route(..) | Effect::Rewrite(..) => Need::default(),
                 Effect::Request(request, answer) => match (self.model.waiting(*request), answer) {
                     (None, _) if own.as_ref().is_some_and(|(r, _)| r == request) => own_need,
-                    (None, _) => panic!("nobody asked #{request}: {answer:?}"),
+                    (None, _) => panic!("unknown request #{request}: {answer:?}"),
                     (Some(id), Ok(Reply::Delivered(grants))) if grants.is_empty() => {
                         self.model.said_nothing(id)
                     }
@@ -596,7 +603,7 @@ impl World {
             self.keep(Pending { effect, durable, written, need, expected, notice: 0 });
         }
         groups[followed..].iter().for_each(|group| self.model.follow(now, group));
-        assert!(self.model.ended.is_empty(), "not told that they ended: {:?}", self.model.ended);
+        assert!(self.model.ended.is_empty(), "not notified of their end: {:?}", self.model.ended);
         self.model.check_journal(groups);
     }
 
@@ -616,7 +623,7 @@ impl World {
         grants.iter().map(of).collect()
     }
 
-    /// Whatever was handed over is written.
+    /// Writes what was handed over.
     fn write(&mut self) {
         let done = self.journal.write();
         let written = self.journal.marks.written();
@@ -632,7 +639,7 @@ impl World {
         self.release();
     }
 
-    /// Everything written, synced and told.
+    /// Writes, syncs and sends everything.
     pub fn flush(&mut self) {
         self.end_turn();
         while self.journal.write() {}
@@ -642,7 +649,7 @@ impl World {
         self.receive_late();
     }
 
-    /// Says what may be said.
+    /// Sends the released outputs.
     fn release(&mut self) {
         for number in self.journal.released() {
             let output = self.pending.remove(&number);
@@ -658,12 +665,12 @@ impl World {
         let Pending { effect, need, expected, .. } = output;
         assert!(
             need.durable <= durable,
-            "told before it was durable ({} > {durable}): {effect:?}",
+            "sent before it was durable ({} > {durable}): {effect:?}",
             need.durable
         );
         assert!(
             need.written <= written,
-            "told before it was written ({} > {written}): {effect:?}",
+            "sent before it was written ({} > {written}): {effect:?}",
             need.written
         );
         self.receivers.heard(number, &effect);
@@ -672,7 +679,7 @@ impl World {
 
     fn told(&mut self, to: Effect, expected: Vec<Expected>) {
         format!("{to:?}").hash(&mut self.hasher);
-        self.say(|| format!("  told {to:?}"));
+        self.say(|| format!("  sent {to:?}"));
         match to {
             Effect::Consumer(id, Notice::Deliver(grants)) => {
                 self.clients.delivered(id, &grants);

@@ -1,4 +1,4 @@
-//! What the engine's shell reads for the core: brought back at a moment of the world's choosing, or never.
+//! Reads that the engine's shell does for the core. The results are passed to the core at a random time, or never.
 
 use malote_engine::command::{Command, Reply};
 use malote_engine::core::Effect;
@@ -10,35 +10,35 @@ use super::{LOOK, World};
 use crate::decide::Ask;
 use crate::model::Place;
 
-/// A message under more records than this is stored anew.
+/// A message with more records than this is rewritten as one.
 const DEPTH_MAX: u64 = 64;
 
-/// What was read, and what it is for.
+/// The result of a read.
 pub(super) enum Read {
     /// Messages of a topic's inbox.
     Route(QueueId, Command),
-    /// Messages that are stored anew.
+    /// Messages that are rewritten.
     Rewrite(Command),
 }
 
 impl World {
-    /// The core may be told now what it asked for.
+    /// Performs a read that the core requested.
     pub(super) fn read(&mut self, to: Effect) {
         self.reads.push_back(match to {
             Effect::Route(topic, items) => {
                 Read::Route(topic, route(topic, items, &self.journal.segments))
             }
             Effect::Rewrite(items) => Read::Rewrite(rewrite(items, &self.journal.segments)),
-            Effect::Request(..) | Effect::Consumer(..) => unreachable!("nothing is to be read"),
+            Effect::Request(..) | Effect::Consumer(..) => unreachable!("not a read"),
         });
     }
 
-    /// Brings back what was read first.
+    /// Passes the oldest result to the core.
     pub(super) fn bring_back(&mut self) {
         if self.reads.is_empty() {
             return;
         }
-        // As in every turn of the engine, what is due comes first.
+        // Due actions come first, as in every turn of the engine.
         self.turn(Vec::new());
         match self.reads.pop_front() {
             Some(Read::Route(topic, command)) => self.route(topic, command),
@@ -60,10 +60,10 @@ impl World {
             "routing was answered with {answer:?}"
         );
         self.model.check_journal(&groups);
-        // What found no room is tried again after a while.
+        // Blocked messages are retried later.
         let name = self.model.topic_names.get(&topic).cloned();
         if let Some(inbox) = name.and_then(|n| self.waiting_inbox(&n)).filter(|_| self.tight) {
-            self.met.count("routing found no room", 1);
+            self.met.count("routing blocked by a full disk", 1);
             self.model.cannot_go_on(&inbox);
         }
     }
@@ -72,24 +72,24 @@ impl World {
         let (_, out) = self.call(|turn| turn.command(LOOK, command));
         match out.into_iter().map(|output| output.effect).next() {
             Some(Effect::Request(LOOK, Ok(Reply::Count(stored)))) => {
-                self.met.count("stored anew", stored);
+                self.met.count("rewritten", stored);
             }
             Some(Effect::Request(LOOK, Err(Refusal::DiskFull | Refusal::NoSegment { .. })))
                 if self.tight => {}
-            other => panic!("storing anew was answered with {other:?}"),
+            other => panic!("a rewrite was answered with {other:?}"),
         }
     }
 
-    /// The inbox of a topic, if something in it could be routed.
+    /// The inbox of a topic, if it contains a message to route.
     fn waiting_inbox(&self, topic: &TopicName) -> Option<QueueName> {
         let inbox = QueueName::inbox(topic);
         let q = self.model.state.inboxes.get(&inbox)?;
         let mut waiting = q.msgs.values().filter(|msg| msg.ready(self.now));
-        // What is over goes in the next moment.
+        // Expired messages are removed in the next turn.
         waiting.any(|msg| !q.expired(msg, self.now)).then_some(inbox)
     }
 
-    /// Whatever waits in an inbox is being read, or was, or found no room.
+    /// Messages in an inbox must be in a read, in a result, or blocked.
     pub(super) fn check_inboxes(&mut self) {
         let topics: Vec<_> = self.model.state.topics.keys().cloned().collect();
         for topic in topics {
@@ -108,11 +108,11 @@ impl World {
                 Read::Rewrite(_) => None,
             });
             let fine = asked.any(is_it) || read.any(is_it) || self.model.is_stuck(&inbox);
-            assert!(fine, "nobody routes what waits in {inbox}");
+            assert!(fine, "the messages in {inbox} are not being routed");
         }
     }
 
-    /// One message is changed again and again, until it lies under so many records that it is stored anew.
+    /// Changes one message until it is rewritten because of its number of records.
     pub(super) fn deepen(&mut self) {
         let queues = self.model.state.queues.iter().filter(|(_, q)| !q.sessioned());
         let deferred = queues.flat_map(|(name, q)| {
@@ -120,7 +120,7 @@ impl World {
             deferred.map(|(&seq, _)| (name.clone(), seq))
         });
         let Some((queue, seq)) = deferred.last() else { return };
-        self.met.count("deepened", 1);
+        self.met.count("messages with many records", 1);
         for n in 0..DEPTH_MAX + 2 {
             let ask = Ask::ReceiveDeferred {
                 queue: queue.clone(),
@@ -139,7 +139,7 @@ impl World {
             self.turn_at_once(vec![(0, Ask::Settle { leases, settlement, state: None })]);
         }
         self.flush();
-        // Mostly while it is still as it was read.
+        // Usually before the message changes again.
         while !self.reads.is_empty() && self.rng.chance(90) {
             self.bring_back();
         }

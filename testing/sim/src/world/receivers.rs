@@ -1,4 +1,4 @@
-//! Whoever is told: consumers hear their notices in order, and may be slow to read what they were granted.
+//! Receivers: consumers get their notices in order, and may be slow to read granted messages.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +10,25 @@ use malote_engine::{ConsumerId, Stored};
 use super::check::{Expected, check_stored};
 use super::{Pending, World};
 
-/// Grants that wait to be read, at most.
+/// The most grants that wait to be read.
 const UNREAD_MAX: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Receivers {
     consumers: BTreeMap<ConsumerId, Consumer>,
-    /// Granted, and not read yet.
+    /// Granted, but not read yet.
     unread: Vec<(MessageGrant, Expected)>,
 }
 
 #[derive(Default)]
 struct Consumer {
     notices: NoticeSequencer<(u64, Pending)>,
-    /// The output that it heard last.
+    /// The last output that it received.
     heard: Option<u64>,
 }
 
 impl Receivers {
-    /// An output was decided: its number among those of its consumer.
+    /// Numbers an output among those of its consumer, when it is decided.
     pub(super) fn number(&mut self, effect: &Effect) -> u64 {
         match effect {
             Effect::Consumer(id, _) => self.consumers.entry(*id).or_default().notices.number(),
@@ -36,7 +36,7 @@ impl Receivers {
         }
     }
 
-    /// An output may leave: those that leave now.
+    /// An output was released. Returns the outputs that can be sent now.
     pub(super) fn in_order(&mut self, number: u64, output: Pending) -> Vec<(u64, Pending)> {
         let Effect::Consumer(id, _) = &output.effect else { return vec![(number, output)] };
         let notices = &mut self.consumers.entry(*id).or_default().notices;
@@ -44,18 +44,18 @@ impl Receivers {
         std::iter::from_fn(|| notices.next_due()).collect()
     }
 
-    /// Outputs are numbered as they were decided: so a consumer hears them.
+    /// Checks that a consumer gets outputs in the order in which they were decided.
     pub(super) fn heard(&mut self, number: u64, effect: &Effect) {
         let Effect::Consumer(id, _) = effect else { return };
         let last = self.consumers.entry(*id).or_default().heard.replace(number);
-        assert!(last < Some(number), "{id:?} heard {number} after {last:?}: {effect:?}");
+        assert!(last < Some(number), "{id:?} received {number} after {last:?}: {effect:?}");
     }
 }
 
 impl World {
-    /// Messages reach a receiver: it reads them at once, or later.
+    /// Messages reach a receiver, which reads them at once or later.
     pub(super) fn receive(&mut self, grants: Vec<MessageGrant>, expected: Vec<Expected>) {
-        assert_eq!(grants.len(), expected.len(), "something is known of every message");
+        assert_eq!(grants.len(), expected.len(), "every message has an expected content");
         let slow = self.rng.chance(30) && self.receivers.unread.len() < UNREAD_MAX;
         for (grant, expected) in grants.into_iter().zip(expected) {
             match slow {
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// Slow receivers read what they were granted.
+    /// Slow receivers read their messages.
     pub(super) fn receive_late(&mut self) {
         for (grant, expected) in std::mem::take(&mut self.receivers.unread) {
             self.met.count("read late", 1);
@@ -74,7 +74,7 @@ impl World {
         }
     }
 
-    /// As the engine's `deliver` does: what compaction moved away is where its lease says.
+    /// Reads a message as the engine's `deliver` does: if compaction has moved it, its lease locates it.
     fn read_granted(&mut self, grant: &MessageGrant, expected: &Expected) {
         let mut read = Stored::read_now(&self.journal.segments, grant.pos);
         if let (Err(error), Some(lease)) = (&read, grant.lease)
@@ -88,13 +88,13 @@ impl World {
             };
             self.met.count("located", 1);
             if pos >= self.journal.marks.written() {
-                return; // the engine's answer would wait for it
+                return; // the engine would wait until it is written
             }
             read = Stored::read_now(&self.journal.segments, pos);
         }
         match read {
             Ok(stored) => check_stored(&stored, expected),
-            Err(error) => panic!("{grant:?} was delivered and cannot be read: {error}"),
+            Err(error) => panic!("{grant:?} was delivered, but cannot be read: {error}"),
         }
     }
 }

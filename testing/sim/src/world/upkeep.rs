@@ -1,4 +1,4 @@
-//! What the engine's housekeeping does, at moments of the world's choosing.
+//! The engine's housekeeping, at random times.
 
 use malote_engine::command::{Command, Reply};
 use malote_engine::compact::{Compaction, LIVE_RECORDS_MAX};
@@ -18,10 +18,10 @@ impl World {
         match made {
             Ok(Some(done)) => {
                 self.met.count("snapshots", 1);
-                self.met.count("recycled", done.recycled as u64);
+                self.met.count("segments recycled", done.recycled as u64);
                 let victims = self.journal.snapshotter.victims();
                 self.say(|| format!("snapshot {done:?}, victims {victims:?}"));
-                // What an earlier snapshot's core found still holds: the serving core checks each.
+                // An earlier result is still usable, because the serving core checks each record.
                 if !victims.is_empty() && self.compaction.is_none() {
                     let residents = core.live_records_in(&victims, LIVE_RECORDS_MAX);
                     let compaction = Compaction::new(residents, self.options.segment_bytes);
@@ -35,11 +35,11 @@ impl World {
             }
             Ok(None) => {}
             Err(error @ SnapshotError::Diverged(_)) => panic!("{error}"),
-            Err(error) => self.say(|| format!("no snapshot: {error}")),
+            Err(error) => self.say(|| format!("snapshot failed: {error}")),
         }
     }
 
-    /// One batch of copies, as the engine's housekeeping asks for it.
+    /// One batch of copies, as in the engine's housekeeping.
     pub(super) fn compact(&mut self) {
         let Some((compaction, victims)) = &mut self.compaction else { return };
         let Some(items) = compaction.next_batch(&self.journal.segments) else {
@@ -52,17 +52,17 @@ impl World {
         let mut events = groups.iter().flat_map(|group| &group.events);
         let other =
             events.find(|event| !matches!(event, Event::Relocated(_) | Event::State { .. }));
-        assert_eq!(other, None, "copying messages and states does nothing else");
+        assert_eq!(other, None, "a compaction only copies messages and states");
         let hi = self.journal.appender.end_pos();
         let Some(Output { effect: Effect::Request(LOOK, answer), durable, .. }) =
             out.into_iter().next()
         else {
-            panic!("a relocation is answered");
+            panic!("a relocation was not answered");
         };
         self.say(|| format!("{count} copies up to {hi}: {answer:?}"));
         match answer {
             Ok(Reply::Count(copied)) => {
-                assert!(copied == 0 || durable == hi, "a copy is told of when it is durable");
+                assert!(copied == 0 || durable == hi, "a copy is reported when it is durable");
                 self.met.count("copied", copied);
             }
             Err(Refusal::DiskFull | Refusal::NoSegment { .. }) if self.tight => {
@@ -74,12 +74,12 @@ impl World {
         self.release();
     }
 
-    /// A round of reading everything again: a crash leaves torn ends, and no damage.
+    /// Verifies all segments: crashes leave torn ends but no damage.
     pub(super) fn scrub(&mut self) {
         loop {
             let done = self.journal.scrubber.step();
             let done = done.unwrap_or_else(|error| panic!("scrubbing failed: {error}"));
-            assert!(self.damaged || done.damage.is_none(), "damage from nowhere: {done:?}");
+            assert!(self.damaged || done.damage.is_none(), "unexpected damage: {done:?}");
             self.met.count("scrubbed", done.bytes);
             if done.round {
                 return;
@@ -87,12 +87,12 @@ impl World {
         }
     }
 
-    /// A new disk, made of a backup of this one.
+    /// A new disk, restored from a backup of this one.
     pub(super) fn restored(&mut self) -> Option<SimDisk> {
         let backup = match self.journal.backups.begin() {
             Ok(backup) => backup,
             Err(error) => {
-                assert!(self.damaged, "no backup can be made: {error}");
+                assert!(self.damaged, "the backup failed: {error}");
                 return None;
             }
         };
@@ -101,24 +101,24 @@ impl World {
             match piece {
                 Ok(piece) => bytes.extend(piece),
                 Err(error) if self.damaged => {
-                    self.say(|| format!("no backup of damaged data: {error}"));
+                    self.say(|| format!("cannot back up damaged data: {error}"));
                     return None;
                 }
-                Err(error) => panic!("a backup failed: {error}"),
+                Err(error) => panic!("the backup failed: {error}"),
             }
         }
         let disk = SimDisk::new();
         let done = match restore(&mut bytes.as_slice(), &disk) {
             Ok(done) => done,
-            // A snapshot or segment that it needs is damaged, and that is said when it is restored.
+            // A snapshot or segment in the backup is damaged, which the restore reports.
             Err(error) if self.damaged => {
-                self.say(|| format!("no restore of damaged data: {error}"));
+                self.say(|| format!("cannot restore damaged data: {error}"));
                 return None;
             }
-            Err(error) => panic!("a backup cannot be restored: {error}"),
+            Err(error) => panic!("the restore failed: {error}"),
         };
         self.say(|| format!("restored {done:?}"));
-        self.met.count("restores", 1);
+        self.met.count("backups restored", 1);
         Some(disk)
     }
 }

@@ -1,4 +1,4 @@
-//! Flipped bits: reported or harmless, never a silently wrong or missing group.
+//! Flipped bits are reported or harmless. No group is ever silently wrong or missing.
 
 use std::io::ErrorKind;
 
@@ -11,13 +11,13 @@ use crate::for_seeds;
 use crate::toy;
 use crate::world::World;
 
-/// A journal with snapshots and recycled segments, all of it known to be durable.
+/// A journal with snapshots and recycled segments, all known to be durable.
 pub fn settled_world(rng: &mut Rng) -> World {
     let mut world = World::open(SimDisk::new()).unwrap();
     for _ in 0..300 + rng.below(900) {
         world.step(rng);
     }
-    // Two marks: the second knows that the first, and so everything before it, is durable.
+    // The second mark records that the first, and everything before it, is durable.
     for _ in 0..2 {
         world.flush().unwrap();
         world.journal.appender.mark();
@@ -47,19 +47,19 @@ fn flip(world: &World, rng: &mut Rng) {
 
     let seen = disk.state_hash();
     let verified = verify(&disk).unwrap();
-    assert_eq!(disk.state_hash(), seen, "verifying changed something");
+    assert_eq!(disk.state_hash(), seen, "verifying changed the disk");
 
     let mut next = world.reopen(disk).unwrap();
     assert_eq!(verified.recovery.damaged, next.report().damaged, "{context}");
     let missing = missing(&world.core.order, &next.core.order);
-    assert!(missing.len() <= 1, "{context}: {missing:?} lost to one bit");
+    assert!(missing.len() <= 1, "{context}: one bit lost {missing:?}");
     assert!(
         missing.is_empty() || !next.report().damaged.is_empty(),
-        "{context}: {missing:?} lost unnoticed"
+        "{context}: {missing:?} was lost without a report"
     );
     check_bodies(&next, &context);
 
-    // Damage stays where it is, whatever snapshots and recycling do, and is not damage twice.
+    // Snapshots and recycling keep the damaged segment, and it is not reported as new damage.
     let Some(damage) = next.report().damaged.first().cloned() else { return };
     let before = next.core.order.clone();
     for _ in 0..300 {
@@ -71,12 +71,15 @@ fn flip(world: &World, rng: &mut Rng) {
     assert_eq!(last.core.order[..before.len()], before, "{context}");
     assert_eq!(last.core.order, next.core.order, "{context}");
     let kept = last.disk.list().unwrap().into_iter().any(|entry| entry.name == damage.file);
-    assert!(kept && last.journal.segments.pin(damage.from).is_ok(), "{context}: evidence is gone");
+    assert!(
+        kept && last.journal.segments.pin(damage.from).is_ok(),
+        "{context}: the damaged segment was removed"
+    );
 }
 
-/// What of `all` is not in `found`, which must hold nothing else.
+/// The ids of `all` that are not in `found`, which must contain no others.
 fn missing(all: &[u64], found: &[u64]) -> Vec<u64> {
-    assert!(found.iter().all(|id| all.binary_search(id).is_ok()), "replayed what never was");
+    assert!(found.iter().all(|id| all.binary_search(id).is_ok()), "replayed an unknown group");
     all.iter().copied().filter(|id| found.binary_search(id).is_err()).collect()
 }
 
@@ -91,10 +94,10 @@ fn check_bodies(world: &World, context: &str) {
             }
         }
     }
-    assert!(bad <= 1, "{context}: {bad} bodies lost to one bit");
+    assert!(bad <= 1, "{context}: one bit lost {bad} bodies");
 }
 
-/// Turns a bit in the middle of every snapshot that `which` picks, newest first.
+/// Flips a bit in the middle of every snapshot that `which` selects, newest first.
 fn spoil_snapshots(disk: &SimDisk, which: impl Fn(usize) -> bool) {
     let names = disk.list().unwrap().into_iter().filter(|entry| entry.name.ends_with(".snap"));
     for (index, entry) in names.rev().enumerate() {
@@ -104,7 +107,7 @@ fn spoil_snapshots(disk: &SimDisk, which: impl Fn(usize) -> bool) {
     }
 }
 
-/// A world with two snapshots and, if so asked, recycled segments.
+/// A world with two snapshots and, optionally, recycled segments.
 fn with_snapshots(recycled: bool) -> World {
     let mut world = World::open(SimDisk::new()).unwrap();
     for _ in 0..if recycled { 8 } else { 1 } {
@@ -127,7 +130,7 @@ fn a_damaged_snapshot_falls_back_to_the_older_one() {
     let mut next = world.reopen(disk).unwrap();
     assert_eq!(next.report().invalid_snapshots.len(), 1);
     world.check_next(&next);
-    // And the next snapshot makes up for it.
+    // The next snapshot replaces it.
     for _ in 0..100 {
         next.append_group(2, None, false).unwrap();
         next.flush().unwrap();
@@ -139,7 +142,7 @@ fn a_damaged_snapshot_falls_back_to_the_older_one() {
 }
 
 #[test]
-fn without_any_snapshot_the_whole_journal_is_read_or_nothing_is_opened() {
+fn without_snapshots_the_whole_journal_is_read_or_recovery_fails() {
     let whole = with_snapshots(false);
     let disk = whole.disk.killed();
     spoil_snapshots(&disk, |_| true);
@@ -151,13 +154,13 @@ fn without_any_snapshot_the_whole_journal_is_read_or_nothing_is_opened() {
     let disk = recycled.disk.killed();
     spoil_snapshots(&disk, |_| true);
     let seen = disk.state_hash();
-    let refused = recycled.reopen(disk.clone()).err().expect("a part of the journal is gone");
+    let refused = recycled.reopen(disk.clone()).err().expect("a part of the journal is missing");
     assert!(matches!(refused, RecoverError::Gap { .. }), "{refused}");
     assert_eq!(disk.state_hash(), seen, "a refusal changes nothing");
 }
 
 #[test]
-fn a_segment_that_is_missing_is_not_papered_over() {
+fn a_missing_segment_fails_recovery() {
     let mut world = World::open(SimDisk::new()).unwrap();
     while world.journal.segments.count() < 4 {
         world.append_group(2, None, false).unwrap();

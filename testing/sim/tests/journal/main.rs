@@ -1,7 +1,7 @@
-//! The journal under crashes, faults and flipped bits. A failure prints its seed;
-//! `MALOTE_SEED=n cargo test -p malote-sim --test journal` runs that one alone,
-//! `MALOTE_SEEDS_TIMES=40 cargo test --release …` that many times as many.
-#![allow(clippy::unwrap_used)] // a test
+//! The journal under crashes, faults and flipped bits. A failure prints its seed.
+//! `MALOTE_SEED=n cargo test -p malote-sim --test journal` runs only that seed.
+//! `MALOTE_SEEDS_TIMES=40 cargo test --release …` multiplies the number of seeds.
+#![allow(clippy::unwrap_used)] // test code
 
 mod damage;
 mod scrub;
@@ -17,7 +17,7 @@ use malote_sim::disk::{Faults, SimDisk};
 use malote_sim::rng::Rng;
 use world::World;
 
-/// Runs `check` for each seed and names the one that failed.
+/// Runs `check` for each seed, and prints the seed that failed.
 fn for_seeds(count: u64, check: impl Fn(u64)) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match number("MALOTE_SEED") {
@@ -33,7 +33,7 @@ fn for_seeds(count: u64, check: impl Fn(u64)) {
     }
 }
 
-/// Opens the disk, with crashes and failing syncs during the opening itself.
+/// Opens the disk, with crashes and faults while it is being opened.
 fn reopen(world: &World, disk: SimDisk, rng: &mut Rng) -> World {
     let mut disk = disk;
     while rng.chance(30) {
@@ -49,7 +49,7 @@ fn reopen(world: &World, disk: SimDisk, rng: &mut Rng) -> World {
         disk.set_faults(Faults::default());
         disk = if rng.chance(50) { disk.crashed(rng) } else { disk.killed() };
         if let Ok(next) = opened {
-            // Whoever got this far has promised to keep what it found.
+            // A successful recovery must keep what it found.
             world.check_next(&next);
             let again = next.reopen(disk.clone()).unwrap();
             next.check_next(&again);
@@ -60,9 +60,9 @@ fn reopen(world: &World, disk: SimDisk, rng: &mut Rng) -> World {
     world.reopen(disk).unwrap()
 }
 
-/// What a test went through; a test that meets nothing proves nothing.
+/// Counts the situations that a test reached; a test that reaches nothing proves nothing.
 #[derive(Default, Debug)]
-struct Met {
+struct Counts {
     crashes: Cell<u64>,
     discarded: Cell<u64>,
     snapshots: Cell<u64>,
@@ -73,8 +73,8 @@ fn add(counter: &Cell<u64>, more: u64) {
     counter.set(counter.get() + more);
 }
 
-/// Several lives of one journal; the hash of all the disks that were left behind.
-fn lives(seed: u64, met: &Met) -> u64 {
+/// Several runs of one journal. Returns the hash of all disks after crashes.
+fn lives(seed: u64, counts: &Counts) -> u64 {
     let mut rng = Rng::new(seed);
     let mut world = World::open(SimDisk::new()).unwrap();
     let mut hash = 0u64;
@@ -93,29 +93,29 @@ fn lives(seed: u64, met: &Met) -> u64 {
         hash = hash.rotate_left(7) ^ disk.state_hash();
         let next = reopen(&world, disk, &mut rng);
         world.check_next(&next);
-        add(&met.crashes, 1);
-        add(&met.discarded, next.report().discarded_frames.min(1));
+        add(&counts.crashes, 1);
+        add(&counts.discarded, next.report().discarded_frames.min(1));
         world = next;
     }
-    add(&met.snapshots, world.snapshots);
-    add(&met.recycled, world.recycled);
+    add(&counts.snapshots, world.snapshots);
+    add(&counts.recycled, world.recycled);
     hash
 }
 
 #[test]
-fn what_was_durable_survives_and_nothing_else_appears() {
-    let met = Met::default();
-    for_seeds(450, |seed| _ = lives(seed, &met));
-    println!("{met:?}");
+fn durable_groups_survive_and_no_others_appear() {
+    let counts = Counts::default();
+    for_seeds(450, |seed| _ = lives(seed, &counts));
+    println!("{counts:?}");
     if std::env::var("MALOTE_SEED").is_err() {
-        assert!(met.crashes.get() > 1400 && met.discarded.get() > 100, "{met:?}");
-        assert!(met.snapshots.get() > 1000 && met.recycled.get() > 1000, "{met:?}");
+        assert!(counts.crashes.get() > 1400 && counts.discarded.get() > 100, "{counts:?}");
+        assert!(counts.snapshots.get() > 1000 && counts.recycled.get() > 1000, "{counts:?}");
     }
 }
 
-/// The power fails at every call that changes or syncs anything, in snapshots and while opening too.
+/// The power fails at every call that changes or syncs something, also in snapshots and during recovery.
 #[test]
-fn any_call_may_be_the_last() {
+fn power_may_fail_at_any_call() {
     for_seeds(8, |seed| {
         for last in 0.. {
             let mut rng = Rng::new(seed);
@@ -138,5 +138,7 @@ fn any_call_may_be_the_last() {
 
 #[test]
 fn the_same_seed_gives_the_same_bytes() {
-    for_seeds(10, |seed| assert_eq!(lives(seed, &Met::default()), lives(seed, &Met::default())));
+    for_seeds(10, |seed| {
+        assert_eq!(lives(seed, &Counts::default()), lives(seed, &Counts::default()))
+    });
 }

@@ -1,4 +1,4 @@
-//! Scrubbing finds what a disk forgot, and nothing else.
+//! Scrubbing finds all damage, and reports nothing else.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::damage::settled_world;
 use crate::for_seeds;
 use crate::world::World;
 
-/// One round: what was read, and what was found.
+/// One round: the bytes read, and the damage found.
 fn round(world: &mut World) -> (u64, Vec<Damage>) {
     let (mut bytes, mut found) = (0, Vec::new());
     loop {
@@ -24,7 +24,7 @@ fn round(world: &mut World) -> (u64, Vec<Damage>) {
     }
 }
 
-/// Intact frames of each sealed segment that the journal uses.
+/// Number of intact frames of each sealed segment that the journal uses.
 fn frames(world: &World) -> BTreeMap<String, u64> {
     let current = world.journal.marks.durable().generation();
     let sealed = |generation: u64| {
@@ -40,7 +40,7 @@ fn frames(world: &World) -> BTreeMap<String, u64> {
 fn flip(disk: &SimDisk, rng: &mut Rng) -> String {
     let files = disk.list().unwrap();
     let file = &files[rng.below(files.len() as u64) as usize];
-    // Headers are not looked at again: they are needed at a start only, and stand twice.
+    // Headers are not scrubbed: they are needed only at a start, and are stored twice.
     let byte = 4096 + rng.below(file.len.saturating_sub(4096).max(1));
     disk.flip_bit(&file.name, byte, rng.below(8) as u8);
     file.name.clone()
@@ -53,11 +53,11 @@ fn every_flipped_bit_of_a_sealed_frame_is_found_once() {
         let mut rng = Rng::new(seed);
         let mut world = settled_world(&mut rng);
         if rng.chance(50) {
-            // Some segments' ends are not known to the next process.
+            // The next process does not know the ends of some segments.
             world = world.reopen(world.disk.killed()).unwrap();
         }
         let (bytes, found) = round(&mut world);
-        assert_eq!(found, [], "nothing is damaged");
+        assert_eq!(found, [], "damage was reported on an intact disk");
         assert!(bytes > 0 || frames(&world).is_empty());
         let before = frames(&world);
         let file = flip(&world.disk, &mut rng);
@@ -69,7 +69,7 @@ fn every_flipped_bit_of_a_sealed_frame_is_found_once() {
             assert_eq!(found[0].file, file);
             let mark = file.replace(".log", ".damaged");
             assert!(world.disk.list().unwrap().iter().any(|entry| entry.name == mark));
-            assert_eq!(round(&mut world).1, [], "told once");
+            assert_eq!(round(&mut world).1, [], "damage was reported twice");
         } else {
             assert_eq!(found, [], "{file}");
         }

@@ -1,4 +1,4 @@
-//! A full disk: publishing stops in time, settling goes on, and it heals by itself.
+//! A full disk: publishing stops in time, settling always works, and publishing resumes once there is space.
 
 use malote_engine::disk::Disk;
 use malote_engine::journal::SpareStep;
@@ -10,7 +10,7 @@ fn with_capacity(capacity: u64) -> Faults {
     Faults { capacity_bytes: Some(capacity), ..Faults::default() }
 }
 
-/// Publishes until that is no longer allowed.
+/// Publishes until it is no longer allowed.
 fn fill(world: &mut World) -> u64 {
     let mut published = 0;
     while world.journal.pool.publish_allowed() {
@@ -36,7 +36,7 @@ fn a_full_disk_stops_publishing_and_never_settling() {
     assert!(published > 100);
     assert_eq!(world.journal.pool.spares(), options().spares_reserved);
 
-    // Everything can be settled with what was kept back, and that is what makes room again.
+    // Everything can be settled with the reserved segments, which frees space.
     settle_all(&mut world);
     assert!(world.recycled > 0 && world.journal.pool.publish_allowed());
     assert!(fill(&mut world) > 100);
@@ -45,10 +45,10 @@ fn a_full_disk_stops_publishing_and_never_settling() {
     world.check_next(&next);
 }
 
-/// Settles everything there is.
+/// Settles all groups.
 fn settle_all(world: &mut World) {
     while let Some(&oldest) = world.core.live.keys().next() {
-        world.append_group(1, Some(oldest), false).expect("settling is always possible");
+        world.append_group(1, Some(oldest), false).expect("settling always has room");
         world.flush().unwrap();
         world.journal.spare_maker.step().unwrap();
         if world.journal.snapshotter.due() {
@@ -58,12 +58,12 @@ fn settle_all(world: &mut World) {
 }
 
 #[test]
-fn a_restart_without_a_free_byte_finds_the_room_that_was_recycled() {
+fn a_restart_on_a_full_disk_finds_recycled_segments() {
     let segment = options().segment_bytes;
     let disk = SimDisk::new();
     disk.set_faults(with_capacity(16 * segment));
     let mut world = World::open(disk).unwrap();
-    // Twice, so that the spares kept back for settling are recycled segments and not blank files.
+    // Twice, so that the reserved spares are recycled segments and not blank files.
     for _ in 0..2 {
         fill(&mut world);
         settle_all(&mut world);
@@ -73,7 +73,7 @@ fn a_restart_without_a_free_byte_finds_the_room_that_was_recycled() {
         let killed = world.disk.killed();
         let used: u64 = killed.list().unwrap().iter().map(|entry| entry.len).sum();
         killed.set_faults(with_capacity(used));
-        let next = world.reopen(killed).expect("it starts on a full disk");
+        let next = world.reopen(killed).expect("recovery works on a full disk");
         world.check_next(&next);
         world = next;
         assert!(!world.journal.pool.publish_allowed());
@@ -85,7 +85,7 @@ fn a_restart_without_a_free_byte_finds_the_room_that_was_recycled() {
 }
 
 #[test]
-fn room_that_comes_back_is_noticed() {
+fn freed_space_is_noticed() {
     let segment = options().segment_bytes;
     let disk = SimDisk::new();
     disk.set_faults(with_capacity(8 * segment));

@@ -1,4 +1,4 @@
-//! What an earlier life left behind must stay dead.
+//! Frames of earlier runs are never replayed.
 
 use malote_engine::disk::Disk;
 use malote_engine::journal::HEADER_BYTES;
@@ -7,10 +7,10 @@ use malote_sim::disk::SimDisk;
 use crate::toy::UNIFORM;
 use crate::world::World;
 
-/// A crash kept a segment's frames and lost its header. The file is a spare now, and the next
-/// life may use it at once, with frames of the same size in the same places.
+/// A crash kept a segment's frames but lost its header. The file becomes a spare, and the next run may use it at
+/// once, with frames of the same size at the same offsets.
 #[test]
-fn frames_of_a_segment_that_lost_its_header_never_come_back() {
+fn frames_of_a_segment_without_header_are_never_replayed() {
     let mut world = World::open(SimDisk::new()).unwrap();
     world.next_id = UNIFORM;
     while world.journal.pool.spares() < 3 {
@@ -21,7 +21,7 @@ fn frames_of_a_segment_that_lost_its_header_never_come_back() {
     while rolled < 20 {
         let place = world.append_group(1, None, false).unwrap();
         rolled += u64::from(place.start.generation() > first);
-        // Written and not synced: the header below is about to vanish.
+        // Written but not synced: the header is erased below.
         world.take();
         while world.unwritten() > 0 {
             world.write_one().unwrap();
@@ -49,7 +49,7 @@ fn frames_of_a_segment_that_lost_its_header_never_come_back() {
     second.check_next(&third);
 }
 
-/// A pinned segment can be read however many snapshots have passed it by.
+/// A pinned segment remains readable after any number of snapshots.
 #[test]
 fn a_pinned_segment_is_not_recycled() {
     let mut world = World::open(SimDisk::new()).unwrap();

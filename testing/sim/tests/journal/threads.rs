@@ -1,4 +1,4 @@
-//! The pipeline's threads over a failing disk.
+//! The pipeline's threads on a failing disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,9 +10,9 @@ use malote_sim::disk::{Faults, SimDisk};
 use crate::toy::{self, PUT, Toy};
 use crate::world::options;
 
-/// Whoever is released after a failed sync or write was lied to.
+/// An output released after a failed sync or write would be a false acknowledgement.
 #[test]
-fn after_a_failed_sync_nobody_is_released() {
+fn after_a_failed_sync_no_output_is_released() {
     for nth in 0..40 {
         for write in [false, true] {
             poisoned_at(nth, write);
@@ -54,9 +54,9 @@ fn poisoned_at(nth: u64, write: bool) {
     assert_eq!(stopped, Some(Stopped));
     assert!(told.recv().unwrap().contains("simulated"));
     drop(pipeline);
-    assert!(told.try_recv().is_err(), "told twice");
+    assert!(told.try_recv().is_err(), "the failure was reported twice");
 
-    // Power loss on top: everybody who was released is still there.
+    // After power loss as well, everything that was released still exists.
     let after = disk.crashed(&mut malote_sim::rng::Rng::new(nth));
     let mut core = Toy::default();
     recover(Arc::new(after), &options(), &mut core).unwrap();

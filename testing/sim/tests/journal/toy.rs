@@ -1,17 +1,17 @@
-//! A core with no meaning but its own consistency: it notices a group that is
-//! half, twice, out of order, or not what was appended.
+//! A minimal core that checks its own consistency. It detects groups that are incomplete, repeated, out of order or
+//! changed.
 
 use std::collections::BTreeMap;
 
 use malote_engine::journal::{Pos, Replay};
 use malote_sim::rng::Rng;
 
-/// Stays live until settled.
+/// Stays live until it is settled.
 pub const PUT: u8 = 1;
-/// Ends the life of an earlier group.
+/// Settles an earlier group.
 pub const SETTLE: u8 = 2;
 
-/// Ids from here on have bodies of one size, so that leftovers line up.
+/// Ids from here on have bodies of one size, so that frames of earlier runs have the same offsets.
 pub const UNIFORM: u64 = 1 << 40;
 
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Toy {
     open: Option<(u64, u8)>,
 }
 
-/// The body of frame `index` of a group of `count`; everything follows from the id.
+/// The body of frame `index` in a group of `count`. Its content follows from the id.
 pub fn body(id: u64, index: u8, count: u8, target: u64, out: &mut Vec<u8>) {
     let at = out.len();
     out.extend_from_slice(&id.to_le_bytes());
@@ -53,11 +53,11 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-/// Id, target, index and count of a body that is what was appended.
+/// Id, target, index and count of a valid body.
 pub fn parse(body: &[u8]) -> (u64, u64, u8, u8) {
-    assert!(body.len() >= 26, "a body lost its end");
+    assert!(body.len() >= 26, "a body is too short");
     let (content, sum) = body.split_at(body.len() - 8);
-    assert_eq!(check(content), u64_at(sum, 0), "a body is not what was appended");
+    assert_eq!(check(content), u64_at(sum, 0), "a body was changed");
     (u64_at(body, 0), u64_at(body, 8), body[16], body[17])
 }
 
@@ -76,7 +76,7 @@ impl Replay for Toy {
     fn apply(&mut self, pos: Pos, kind: u8, body: &[u8]) {
         let (id, target, index, count) = parse(body);
         let expected = self.open.take().unwrap_or((id, 0));
-        assert_eq!((id, index), expected, "half a group was replayed at {pos}");
+        assert_eq!((id, index), expected, "an incomplete group was replayed at {pos}");
         if kind == SETTLE {
             self.live.remove(&target);
         } else if index == 0 {
@@ -87,14 +87,14 @@ impl Replay for Toy {
         } else {
             assert!(
                 self.order.last().is_none_or(|&last| last < id),
-                "group {id} again or out of order"
+                "group {id} is repeated or out of order"
             );
             self.order.push(id);
         }
     }
 
     fn save(&self, out: &mut Vec<u8>) {
-        assert_eq!(self.open, None, "a snapshot in the middle of a group");
+        assert_eq!(self.open, None, "a snapshot was taken inside a group");
         let count = [self.order.len() as u64];
         let live = self.live.iter().flat_map(|(id, pos)| [*id, pos.get()]);
         for word in count.into_iter().chain(self.order.iter().copied()).chain(live) {

@@ -1,4 +1,4 @@
-//! One journal over many lives: random steps, crashes, and what must hold after each.
+//! One journal over many runs: random steps, crashes, and the checks after each.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use malote_sim::rng::Rng;
 
 use crate::toy::{self, PUT, SETTLE, Toy};
 
-/// Small enough that a few hundred steps meet everything.
+/// Small, so that a few hundred steps reach every situation.
 pub fn options() -> Options {
     Options {
         segment_bytes: 24 << 10,
@@ -30,9 +30,9 @@ pub fn options() -> Options {
 pub struct World {
     pub disk: SimDisk,
     pub journal: Recovered,
-    /// The core as the engine would have it: every group that was placed.
+    /// The core as the engine would have it: with every appended group.
     pub core: Toy,
-    /// Groups appended in this life, and where they end.
+    /// Groups appended in this run, with their end positions.
     appended: Vec<(u64, Pos)>,
     unwritten: VecDeque<Chunk>,
     pub next_id: u64,
@@ -49,7 +49,7 @@ impl World {
         Ok(World { disk, journal, core, appended, unwritten, next_id, snapshots: 0, recycled: 0 })
     }
 
-    /// The next process on this disk. Ids are never used twice, so that a leftover shows.
+    /// The next process on this disk. Ids are never reused, so that old frames are noticed.
     pub fn reopen(&self, disk: SimDisk) -> Result<World, RecoverError> {
         let mut world = World::open(disk)?;
         world.next_id = world.next_id.max(self.next_id);
@@ -61,7 +61,7 @@ impl World {
         &self.journal.report
     }
 
-    /// One group of one to four frames, some of which settle what was put before.
+    /// Appends a group of one to four frames, some of which settle an earlier group.
     pub fn append(&mut self, rng: &mut Rng) -> Option<GroupPosition> {
         let count = 1 + rng.below(4) as u8;
         let settled = self.core.live.keys().next().copied();
@@ -69,7 +69,7 @@ impl World {
         self.append_group(count, target, rng.chance(20))
     }
 
-    /// Settles `target`, or puts something new.
+    /// Settles `target`, or appends a new group.
     pub fn append_group(
         &mut self,
         count: u8,
@@ -125,7 +125,7 @@ impl World {
         }
     }
 
-    /// A random step. Errors are for the journal to remember.
+    /// A random step. Errors are ignored here, because the journal remembers them.
     pub fn step(&mut self, rng: &mut Rng) {
         match rng.below(100) {
             0..45 => drop(self.append(rng)),
@@ -139,26 +139,26 @@ impl World {
         }
     }
 
-    /// Groups that must survive whatever happens now.
+    /// Groups that must survive a crash now.
     pub fn durable(&self) -> Vec<u64> {
         let durable = self.journal.marks.durable();
         let lost = self.appended.iter().filter(|(_, end)| *end > durable).count();
         self.core.order[..self.core.order.len() - lost].to_vec()
     }
 
-    /// What must hold in the next life.
+    /// Checks the next run.
     pub fn check_next(&self, next: &World) {
         let (durable, all, found) = (self.durable(), &self.core.order, &next.core.order);
         assert!(found.len() >= durable.len(), "lost: {:?}", &durable[found.len()..]);
         assert!(
             found.len() <= all.len() && found[..] == all[..found.len()],
-            "replayed what never was"
+            "replayed an unknown group"
         );
-        assert_eq!(next.report().damaged, [], "a crash is not damage");
+        assert_eq!(next.report().damaged, [], "damage was reported after a crash");
         next.check_live();
     }
 
-    /// Every live body can be read and is what was appended.
+    /// Every live body can be read and is unchanged.
     pub fn check_live(&self) {
         for (&id, &pos) in &self.core.live {
             let (kind, body) = self.journal.segments.read(pos).unwrap();

@@ -1,30 +1,30 @@
-//! Service Bus by its Go client. The versions are in the module's own `go.mod`.
+//! Service Bus with its Go client. The versions are in the module's `go.mod`.
 
-use super::{Kind, Server};
+use super::{Server, ServerMode};
 use crate::cargo;
-use crate::conformance::{counted, missing, run, target};
+use crate::conformance::{run, run_checks, skip_or_fail, target};
 use crate::steps::Outcome;
 use anyhow::Result;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Programs with their arguments, each against a server of its own kind.
-const PROGRAMS: &[(&str, &[&str], Kind)] = &[
-    ("features", &["open"], Kind::Open),
-    ("features", &["guarded"], Kind::Guarded),
-    ("worker", &[], Kind::Open),
+/// Programs with their arguments, each with the mode of its server.
+const PROGRAMS: &[(&str, &[&str], ServerMode)] = &[
+    ("features", &["open"], ServerMode::Open),
+    ("features", &["secured"], ServerMode::Secured),
+    ("worker", &[], ServerMode::Open),
 ];
 
 pub(super) fn sources() -> PathBuf {
     cargo::root().join("testing/conformance/servicebus/go")
 }
 
-/// What is not ours: the toolchain, and the modules that the programs need.
+/// Downloads the modules that the programs need.
 fn download() -> Result<()> {
     run(Command::new("go").args(["mod", "download"]).current_dir(sources()))
 }
 
-/// Builds all programs; says where they are.
+/// Builds all programs and returns their folder.
 fn build() -> Result<PathBuf> {
     let home = target().join("conformance/servicebus-go");
     std::fs::create_dir_all(&home)?;
@@ -40,25 +40,25 @@ pub(crate) fn crash_program() -> Result<PathBuf> {
     Ok(build()?.join("crash"))
 }
 
-/// Every program; each tells how much of it passed.
+/// Runs every program and adds up their results.
 pub(in crate::conformance) fn programs() -> Result<Outcome> {
     if let Err(why) = download() {
-        return missing("go with its modules", &format!("{why:#}"));
+        return skip_or_fail("Go with its modules", &format!("{why:#}"));
     }
     let (target, home) = (target(), build()?);
     let folder = cargo::root().join("testing/conformance/servicebus");
     let mut outcome = Outcome::default();
-    for (program, args, kind) in PROGRAMS {
+    for (program, args, mode) in PROGRAMS {
         let server = Server::start(
             &target.join("release/malote"),
             target.join("conformance/data/go"),
             &folder,
-            *kind,
+            *mode,
         )?;
         let mut command = Command::new(home.join(program));
-        let told = counted(command.args(*args).envs(server.variables()))?;
-        outcome.passed += told.passed;
-        outcome.failed += told.failed;
+        let result = run_checks(command.args(*args).envs(server.variables()))?;
+        outcome.passed += result.passed;
+        outcome.failed += result.failed;
     }
     Ok(outcome)
 }

@@ -1,14 +1,14 @@
-//! The live tests that come with the SDKs of Service Bus themselves, against the built binary.
+//! The live tests of the Service Bus SDKs themselves, against the built binary.
 //!
-//! They are brought into the target folder as their makers publish them and run there; nothing of them is kept. The
-//! server stands where clients look for a namespace, on the ports 5671 and 443 of localhost: without the emulator's flag
-//! they know no others. The credential that tests would get from Azure is a token of the server.
-#![allow(clippy::disallowed_methods, reason = "files of a scratch folder are not the engine's")]
+//! The published tests are downloaded to the target folder and run there; no copy is kept in this repository. The
+//! server listens on ports 5671 and 443 of localhost, because without the emulator's flag the clients use no other
+//! ports. A token of the server replaces the credential from Azure.
+#![allow(clippy::disallowed_methods, reason = "not files of the engine")]
 
 pub(in crate::conformance) mod go;
 pub(in crate::conformance) mod python;
 
-use super::{Kind, Server, key, shown};
+use super::{Server, ServerMode, json_field, key};
 use crate::cargo;
 use crate::conformance::target;
 use crate::steps::Outcome;
@@ -17,37 +17,40 @@ use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::process::Command;
 
-/// Names of tests, by how they ended.
-struct Ended {
+/// Names of tests by result.
+struct TestResults {
     passed: BTreeSet<String>,
     failed: BTreeSet<String>,
 }
 
-/// Passed: those that should. Failed: those that should have passed, or should not: `different` are the tests that fail,
-/// and what is different here.
-fn compared(client: &str, ended: &Ended, different: &[(&str, &str)]) -> Result<Outcome> {
-    let Ended { passed, failed } = ended;
+/// Counts the tests that ended as expected. `different` lists the tests that are expected to fail, with the reason.
+fn compare_with_expected(
+    client: &str,
+    results: &TestResults,
+    different: &[(&str, &str)],
+) -> Result<Outcome> {
+    let TestResults { passed, failed } = results;
     let known: BTreeSet<String> = different.iter().map(|(name, _)| (*name).to_owned()).collect();
     for (name, why) in different.iter().filter(|(name, _)| failed.contains(*name)) {
-        eprintln!("differs {name}: {why}");
+        eprintln!("expected failure {name}: {why}");
     }
     let wrong: Vec<&String> = failed.difference(&known).chain(known.difference(failed)).collect();
-    wrong.iter().for_each(|name| eprintln!("FAILED  {name}: not as expected"));
+    wrong.iter().for_each(|name| eprintln!("FAILED  {name}: not the expected result"));
     let all = passed.len() + failed.len();
     eprintln!("{} of {all} live tests of {client} passed", passed.len());
     let good = passed.difference(&known).count();
     Ok(Outcome { passed: u32::try_from(good)?, failed: u32::try_from(wrong.len())?, skipped: None })
 }
 
-/// Whether the server can stand where it must.
-fn ports() -> Result<()> {
+/// Checks that the server's ports are free.
+fn check_ports() -> Result<()> {
     for port in [5671, 443] {
         TcpListener::bind(("127.0.0.1", port))?;
     }
     Ok(())
 }
 
-/// A server where clients look for a namespace, and what the tests want to know of it.
+/// Starts a server on the ports of a namespace. Also returns the environment variables of the tests.
 fn serve() -> Result<(Server, Vec<(&'static str, String)>)> {
     let target = target();
     let (binary, data) = (target.join("release/malote"), target.join("conformance/data"));
@@ -70,7 +73,7 @@ fn serve() -> Result<(Server, Vec<(&'static str, String)>)> {
     let premium = ("SERVICEBUS_CONNECTION_STRING_PREMIUM", keys[0].1.clone());
     let mut token = Command::new(&binary);
     token.args(["token", "add", "-o", "json", "--admin", "upstream", "--data"]).arg(&data);
-    keys.extend([premium, ("SERVICEBUS_TOKEN", shown(&mut token, "token")?)]);
+    keys.extend([premium, ("SERVICEBUS_TOKEN", json_field(&mut token, "token")?)]);
     let localhost = || "localhost".to_owned();
     let certificate = data.join("tls-self-signed.pem").display().to_string();
     let mut variables = keys;
@@ -81,7 +84,8 @@ fn serve() -> Result<(Server, Vec<(&'static str, String)>)> {
     ]);
     let entities = cargo::root().join("testing/conformance/servicebus/upstream.json");
     let more = ["--amqps", "443", "--tls-self-signed"];
-    let server = Server::launch(&binary, data, Kind::Guarded, 5671, Vec::new(), &entities, &more)?;
+    let server =
+        Server::launch(&binary, data, ServerMode::Secured, 5671, Vec::new(), &entities, &more)?;
     Ok((server, variables))
 }
 
@@ -90,11 +94,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_test_that_passes_though_it_should_not_is_wrong_too() {
+    fn a_test_that_passes_unexpectedly_is_a_failure() {
         let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-        let ended = Ended { passed: names(&["a", "b"]), failed: names(&["c", "d"]) };
+        let results = TestResults { passed: names(&["a", "b"]), failed: names(&["c", "d"]) };
         let different = [("b", "why"), ("c", "why")];
-        let outcome = compared("x", &ended, &different).unwrap();
+        let outcome = compare_with_expected("x", &results, &different).unwrap();
         assert_eq!((outcome.passed, outcome.failed), (1, 2));
     }
 }

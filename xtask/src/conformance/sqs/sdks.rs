@@ -1,15 +1,15 @@
-//! SQS by SDKs with toolchains of their own. Each program is built under the target folder, and told by the environment
-//! where the broker is.
+//! SQS with SDKs that need other toolchains. Each program is built under the target folder. An environment variable
+//! contains the broker's address.
 
 use crate::cargo;
-use crate::conformance::{counted, missing, run, target};
+use crate::conformance::{run, run_checks, skip_or_fail, target};
 use crate::steps::Outcome;
 use anyhow::{Context, Result};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// The oldest Java that the program runs on.
+/// The oldest Java version that the program runs on.
 const JAVA_RELEASE: &str = "17";
 
 fn sources(language: &str) -> PathBuf {
@@ -18,11 +18,11 @@ fn sources(language: &str) -> PathBuf {
 
 fn home(language: &str) -> Result<PathBuf> {
     let home = target().join(format!("conformance/sqs-{language}"));
-    std::fs::create_dir_all(&home).context("cannot make the folder for what is built")?;
+    std::fs::create_dir_all(&home).context("cannot create the build folder")?;
     Ok(home)
 }
 
-/// `aws-sdk-sqs`: the versions are in its own `Cargo.lock`.
+/// `aws-sdk-sqs`; the versions are in its `Cargo.lock`.
 pub(super) fn rust() -> Result<Outcome> {
     let (sources, home) = (sources("rust"), home("rust")?);
     let cargo = |what: &str| {
@@ -31,28 +31,28 @@ pub(super) fn rust() -> Result<Outcome> {
         cargo
     };
     if let Err(why) = run(&mut cargo("fetch")) {
-        return missing("the crates of the Rust SDK", &format!("{why:#}"));
+        return skip_or_fail("the crates of the Rust SDK", &format!("{why:#}"));
     }
     run(&mut cargo("build"))?;
-    against_a_broker(&mut Command::new(home.join("debug/malote-conformance-sqs")))
+    run_against_broker(&mut Command::new(home.join("debug/malote-conformance-sqs")))
 }
 
-/// `aws-sdk-go-v2`: the versions are in its own `go.mod`.
+/// `aws-sdk-go-v2`; the versions are in its `go.mod`.
 pub(super) fn go() -> Result<Outcome> {
     let (sources, home) = (sources("go"), home("go")?);
     let download = run(Command::new("go").args(["mod", "download"]).current_dir(&sources));
     if let Err(why) = download {
-        return missing("go with its modules", &format!("{why:#}"));
+        return skip_or_fail("Go with its modules", &format!("{why:#}"));
     }
     let program = home.join("sqs");
     let mut build = Command::new("go");
     build.args(["build", "-buildvcs=false", "-o"]).arg(&program).arg(".").current_dir(&sources);
     run(&mut build)?;
-    against_a_broker(&mut Command::new(program))
+    run_against_broker(&mut Command::new(program))
 }
 
-/// `software.amazon.awssdk:sqs`. Maven brings what `pom.xml` names; the compiler is called as it is, so that nothing is
-/// built among the sources.
+/// `software.amazon.awssdk:sqs`. Maven downloads the dependencies in `pom.xml`; `javac` is called directly, so that
+/// nothing is built in the source folder.
 pub(super) fn java() -> Result<Outcome> {
     let (sources, home) = (sources("java"), home("java")?);
     let (libraries, classes) = (home.join("lib"), home.join("classes"));
@@ -60,20 +60,20 @@ pub(super) fn java() -> Result<Outcome> {
     maven.args(["--quiet", "--batch-mode", "dependency:copy-dependencies"]);
     maven.arg(format!("-DoutputDirectory={}", libraries.display())).current_dir(&sources);
     if let Err(why) = run(&mut maven).and_then(|()| run(Command::new("javac").arg("-version"))) {
-        return missing("mvn with its packages, and java", &format!("{why:#}"));
+        return skip_or_fail("Maven with its packages, and Java", &format!("{why:#}"));
     }
     let libraries = format!("{}/*", libraries.display());
     let mut compiler = Command::new("javac");
     compiler.args(["--release", JAVA_RELEASE, "-encoding", "UTF-8", "-d"]).arg(&classes);
     run(compiler.args(["-cp", &libraries]).arg(sources.join("Main.java")))?;
     let path = format!("{}:{libraries}", classes.display());
-    against_a_broker(Command::new("java").args(["-cp", &path, "Main"]))
+    run_against_broker(Command::new("java").args(["-cp", &path, "Main"]))
 }
 
-/// A running broker, killed when it is no longer needed.
+/// A running broker; dropping it kills the process.
 struct Broker {
     child: Child,
-    /// Gone with the broker.
+    /// Deleted when the broker is dropped.
     data: PathBuf,
 }
 
@@ -85,8 +85,8 @@ impl Drop for Broker {
     }
 }
 
-/// Runs checks against a broker of their own.
-fn against_a_broker(checks: &mut Command) -> Result<Outcome> {
+/// Runs checks against a new broker.
+fn run_against_broker(checks: &mut Command) -> Result<Outcome> {
     let data = target().join(format!("conformance/sqs-data-{}", std::process::id()));
     let binary = target().join("release/malote");
     let mut serve = Command::new(&binary);
@@ -95,10 +95,10 @@ fn against_a_broker(checks: &mut Command) -> Result<Outcome> {
     let child = serve.arg("--data").arg(&data).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let child = child.with_context(|| format!("cannot start {}", binary.display()))?;
     let mut broker = Broker { child, data };
-    let said = broker.child.stdout.take().context("it has an output")?;
-    let mut lines = BufReader::new(said).lines().map_while(Result::ok);
+    let stdout = broker.child.stdout.take().context("the broker has no stdout")?;
+    let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
     let line = lines.find(|line| line.trim_start().starts_with("SQS "));
-    let line = line.context("the broker does not listen")?;
-    let at = line.split_whitespace().nth(1).context("it says where")?.to_owned();
-    counted(checks.env("MALOTE_SQS_AT", at))
+    let line = line.context("the broker ended without listening")?;
+    let at = line.split_whitespace().nth(1).context("the broker printed no address")?.to_owned();
+    run_checks(checks.env("MALOTE_SQS_AT", at))
 }

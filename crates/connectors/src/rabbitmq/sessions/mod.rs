@@ -1,12 +1,12 @@
-//! A queue with sessions: partitions with a single active consumer each, sorted here by session.
+//! A queue with sessions: partitions with a single active consumer each. This process sorts their messages by session.
 //!
-//! RabbitMQ gives every partition to one of the processes that ask for it, in order; whoever has it holds its sessions
-//! among its own slots, so a hold is this process's affair and ends with the channel of its partition. `partitions.rs`
-//! gets and gives back partitions, `source.rs` is a session in hand, `settle.rs` ends leases.
+//! RabbitMQ delivers each partition, in order, to one of the processes that consume it. That process holds the
+//! partition's sessions, so holds are local to the process and end with the channel of the partition. `partitions.rs`
+//! acquires and returns partitions, `source.rs` is the source of a held session, and `settle.rs` settles leases.
 //!
-//! What was fetched of a session stays here, unsettled, while the session waits for a retry: its order is kept, and the
-//! other sessions go on until what waits fills the partition's window. Bounds: a window of messages for each partition;
-//! nothing is known of a session that has no message here and no holder.
+//! While a session waits for a retry, its messages stay in this process, unsettled, so that their order is kept.
+//! Other sessions continue until the waiting messages fill the partition's prefetch. Memory is bounded by the
+//! prefetch of each partition; sessions without messages and without a hold are forgotten.
 
 mod partitions;
 mod settle;
@@ -22,92 +22,94 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::partitions::{Have, Partition};
-use self::source::SessionSource;
-use super::convert::{Arrived, probe};
-use super::publish::Parcel;
-use super::topology::Topology;
-use super::way::Way;
-use super::{Tools, refused, wall_us};
-use crate::broker::{BrokerError, Held, Source};
+use self::partitions::{Partition, PartitionStatus};
+use self::source::RabbitSessionSource;
+use super::convert::{InboundMessage, probe};
+use super::publish::Publication;
+use super::topology::QueueTopology;
+use super::tracked_channel::TrackedChannel;
+use super::{RabbitContext, now_us, refused};
+use crate::backoff::Backoff;
+use crate::broker::{BrokerError, SessionHold, Source};
+use crate::system::{self, millis};
 
-/// What is there now arrives within this after partitions were asked for, or counts as not there.
-const NOW_FIRST: Duration = Duration::from_millis(300);
-/// A session by its name: how long it takes to know that somebody else has its partition, at least.
+/// How long to wait for first messages after consuming began, before no session counts as ready.
+const EMPTY_WAIT_FIRST: Duration = Duration::from_millis(300);
+/// A named session: the least time to find out that another process has its partition.
 const NAMED_WAIT_MIN: Duration = Duration::from_secs(5);
-/// How long after a question of who has it the next is asked; doubled each time.
+/// Pauses between probes.
 const PROBE_FIRST: Duration = Duration::from_millis(250);
 const PROBE_MAX: Duration = Duration::from_secs(2);
 
-pub(super) struct Hall {
-    tools: Arc<Tools>,
-    topology: Arc<Topology>,
-    state: Mutex<State>,
-    /// A session is ready, or was let go.
+pub(super) struct PartitionedQueue {
+    context: Arc<RabbitContext>,
+    topology: Arc<QueueTopology>,
+    state: Mutex<PartitionedState>,
+    /// A session became ready.
     ready: Notify,
-    /// Somebody wants partitions, or nobody does any more, or one was lost.
-    wanted: Arc<Notify>,
-    have: watch::Sender<Have>,
+    /// Demand began or ended, or a partition was lost.
+    wakeup: Arc<Notify>,
+    partition_status: watch::Sender<PartitionStatus>,
 }
 
-struct State {
+struct PartitionedState {
     partitions: Vec<Partition>,
-    sessions: HashMap<SessionId, Session>,
-    /// Sessions that nobody holds and that have something to hand out, in the order in which they became so.
-    ring: VecDeque<SessionId>,
+    sessions: HashMap<SessionId, SessionEntry>,
+    /// Sessions with messages to deliver and without a hold, in the order in which they became ready.
+    ready_ring: VecDeque<SessionId>,
     leases: HashMap<LeaseToken, (SessionId, u64)>,
     holds: HashMap<LeaseToken, SessionId>,
-    /// Those who wait for a session, and holds.
+    /// The number of pending accepts and of holds.
     demand: usize,
     idle_since: Instant,
-    /// Messages that came so far: the order within a session.
+    /// Counts received messages: the order within a session.
     arrivals: u64,
     last_epoch: u64,
     probes: HashMap<u64, oneshot::Sender<usize>>,
-    /// What failed here and was lost with its partition, by its first id.
-    remembered: HashMap<String, Arrived>,
+    /// Failed attempts of messages whose partition was lost, by origin id.
+    lost_attempts: HashMap<String, InboundMessage>,
 }
 
-/// A session that has messages here, or a holder.
-struct Session {
+/// A session with buffered messages or a hold.
+struct SessionEntry {
     partition: usize,
-    /// In the order in which they came.
-    here: BTreeMap<u64, Item>,
-    out: BTreeMap<u64, (LeaseToken, Item)>,
-    hold: Option<Arc<Hold>>,
-    in_ring: bool,
-    /// When somebody looks whether it is ready.
-    looks_at: Option<Instant>,
+    /// By order of arrival.
+    buffered: BTreeMap<u64, SessionMessage>,
+    leased: BTreeMap<u64, (LeaseToken, SessionMessage)>,
+    hold: Option<Arc<ActiveHold>>,
+    in_ready_ring: bool,
+    /// When a task will check whether the session is ready.
+    ready_check_at: Option<Instant>,
 }
 
-/// A message, and where to settle it.
+/// A message with its channel.
 #[derive(Clone)]
-struct Item {
-    way: Arc<Way>,
+struct SessionMessage {
+    tracked: Arc<TrackedChannel>,
     tag: u64,
-    arrived: Arrived,
-    /// It failed or waits, and only this process knows.
-    altered: bool,
+    inbound: InboundMessage,
+    /// It was abandoned or delayed, which is recorded only in this process.
+    changed_locally: bool,
 }
 
-/// Messages whose failures are remembered beyond the loss of their partition.
-const REMEMBERED_MAX: usize = 10_000;
+/// The most messages whose failures are remembered after a partition is lost.
+const LOST_ATTEMPTS_MAX: usize = 10_000;
 
-/// A session in somebody's hand.
-struct Hold {
-    held: Held,
+/// A session that is held by a source.
+struct ActiveHold {
+    held: SessionHold,
     lost: CancellationToken,
-    came: Notify,
+    arrival: Notify,
 }
 
-/// A reason to have partitions.
-struct Demand(Arc<Hall>);
+/// While one exists, this process consumes the partitions.
+struct Demand(Arc<PartitionedQueue>);
 
 impl Demand {
-    fn of(hall: &Arc<Hall>) -> Self {
-        hall.state.lock().demand += 1;
-        hall.wanted.notify_one();
-        Self(hall.clone())
+    fn of(partitioned: &Arc<PartitionedQueue>) -> Self {
+        partitioned.state.lock().demand += 1;
+        partitioned.wakeup.notify_one();
+        Self(partitioned.clone())
     }
 }
 
@@ -117,17 +119,17 @@ impl Drop for Demand {
         state.demand -= 1;
         if state.demand == 0 {
             state.idle_since = Instant::now();
-            self.0.wanted.notify_one();
+            self.0.wakeup.notify_one();
         }
     }
 }
 
-impl Hall {
-    pub(super) fn new(tools: Arc<Tools>, topology: Arc<Topology>) -> Arc<Self> {
-        let state = State {
+impl PartitionedQueue {
+    pub(super) fn new(context: Arc<RabbitContext>, topology: Arc<QueueTopology>) -> Arc<Self> {
+        let state = PartitionedState {
             partitions: (0..topology.partitions).map(|_| Partition::default()).collect(),
             sessions: HashMap::new(),
-            ring: VecDeque::new(),
+            ready_ring: VecDeque::new(),
             leases: HashMap::new(),
             holds: HashMap::new(),
             demand: 0,
@@ -135,35 +137,39 @@ impl Hall {
             arrivals: 0,
             last_epoch: 0,
             probes: HashMap::new(),
-            remembered: HashMap::new(),
+            lost_attempts: HashMap::new(),
         };
-        let wanted = Arc::new(Notify::new());
-        let hall = Arc::new(Self {
-            tools,
+        let wakeup = Arc::new(Notify::new());
+        let partitioned = Arc::new(Self {
+            context,
             topology,
             state: Mutex::new(state),
             ready: Notify::new(),
-            wanted: wanted.clone(),
-            have: watch::Sender::new(Have::Nothing),
+            wakeup: wakeup.clone(),
+            partition_status: watch::Sender::new(PartitionStatus::Nothing),
         });
-        hall.tools.io.handle.spawn(partitions::supervise(Arc::downgrade(&hall), wanted));
-        hall
+        partitioned
+            .context
+            .io
+            .handle
+            .spawn(partitions::supervise(Arc::downgrade(&partitioned), wakeup));
+        partitioned
     }
 
-    /// Holds the next session that is ready within `wait`.
-    pub(super) async fn next(
+    /// Holds the next session that becomes ready within `wait`.
+    pub(super) async fn accept_next(
         self: &Arc<Self>,
         wait: Duration,
     ) -> Result<Option<Box<dyn Source>>, BrokerError> {
         let demand = Demand::of(self);
         let began = Instant::now();
-        let since = self.partitioned().await?;
-        // What is there may still be on its way here.
-        let until = (began + wait).max(since + NOW_FIRST);
+        let since = self.wait_for_partitions().await?;
+        // First messages may still be on their way.
+        let until = (began + wait).max(since + EMPTY_WAIT_FIRST);
         loop {
             let ready = self.ready.notified();
             if let Some(hold) = self.take_next() {
-                return Ok(Some(SessionSource::boxed(demand, hold)));
+                return Ok(Some(RabbitSessionSource::boxed(demand, hold)));
             }
             if tokio::time::timeout_at(until, ready).await.is_err() {
                 return Ok(None);
@@ -171,136 +177,144 @@ impl Hall {
         }
     }
 
-    /// Holds this session, once this process has its partition and nobody else here holds it.
-    pub(super) async fn named(
+    /// Holds this session, once this process has its partition and no other source holds it.
+    pub(super) async fn accept_named(
         self: &Arc<Self>,
         id: SessionId,
         wait: Duration,
     ) -> Result<Option<Box<dyn Source>>, BrokerError> {
         let demand = Demand::of(self);
         let until = Instant::now() + wait.max(NAMED_WAIT_MIN);
-        self.partitioned().await?;
-        let mut asking = Asking::new(self);
-        let mut pause = PROBE_FIRST;
+        self.wait_for_partitions().await?;
+        let mut owner_probe = OwnerProbe::new(self);
+        let mut backoff = Backoff::new(PROBE_FIRST, PROBE_MAX);
         loop {
-            let asked = self.state.lock().take_named(&id, None);
-            let look = until.min(Instant::now() + pause);
-            match asked {
-                Named::Taken(hold) => return Ok(Some(SessionSource::boxed(demand, hold))),
-                // It is this process that has it: no need to ask around.
-                Named::Held if wait.is_zero() => break,
-                Named::Held => tokio::time::sleep_until(look).await,
-                Named::Unknown => {
-                    let ours = asking.ask(&id, pause, look).await?;
-                    let taken = ours.map(|ours| self.state.lock().take_named(&id, Some(ours)));
-                    if let Some(Named::Taken(hold)) = taken {
-                        return Ok(Some(SessionSource::boxed(demand, hold)));
+            let accepted = self.state.lock().take_named(&id, None);
+            let pause = backoff.pause();
+            let deadline = until.min(Instant::now() + pause);
+            match accepted {
+                NamedAccept::Taken(hold) => {
+                    return Ok(Some(RabbitSessionSource::boxed(demand, hold)));
+                }
+                // This process has the partition, so no probe is needed.
+                NamedAccept::AlreadyHeld if wait.is_zero() => break,
+                NamedAccept::AlreadyHeld => tokio::time::sleep_until(deadline).await,
+                NamedAccept::Unknown => {
+                    let own_partition = owner_probe.publish(&id, pause, deadline).await?;
+                    let taken = own_partition.map(|own_partition| {
+                        self.state.lock().take_named(&id, Some(own_partition))
+                    });
+                    if let Some(NamedAccept::Taken(hold)) = taken {
+                        return Ok(Some(RabbitSessionSource::boxed(demand, hold)));
                     }
                 }
             }
             if Instant::now() >= until {
                 break;
             }
-            pause = (pause * 2).min(PROBE_MAX);
         }
-        Err(refused("session_held", format!("the session `{id}` is held by somebody else")))
+        Err(refused("session_held", format!("session `{id}` is held by another receiver")))
     }
 
-    /// Waits until every partition was asked for; since when.
-    async fn partitioned(&self) -> Result<Instant, BrokerError> {
-        let mut have = self.have.subscribe();
-        // A failure from before is no answer to this question.
-        let before = match &*have.borrow_and_update() {
-            Have::All(since) => return Ok(*since),
-            Have::Failed(number, _) => Some(*number),
-            Have::Nothing => None,
+    /// Waits until this process consumes all partitions. Returns since when it does.
+    async fn wait_for_partitions(&self) -> Result<Instant, BrokerError> {
+        let mut partition_status = self.partition_status.subscribe();
+        // Errors of earlier attempts are ignored.
+        let before = match &*partition_status.borrow_and_update() {
+            PartitionStatus::All(since) => return Ok(*since),
+            PartitionStatus::Failed(number, _) => Some(*number),
+            PartitionStatus::Nothing => None,
         };
         loop {
-            have.changed().await.map_err(|_| BrokerError::Closed)?;
-            match &*have.borrow_and_update() {
-                Have::All(since) => return Ok(*since),
-                Have::Failed(number, error) if Some(*number) != before => return Err(error.clone()),
-                Have::Failed(..) | Have::Nothing => {}
+            partition_status.changed().await.map_err(|_| BrokerError::Closed)?;
+            match &*partition_status.borrow_and_update() {
+                PartitionStatus::All(since) => return Ok(*since),
+                PartitionStatus::Failed(number, error) if Some(*number) != before => {
+                    return Err(error.clone());
+                }
+                PartitionStatus::Failed(..) | PartitionStatus::Nothing => {}
             }
         }
     }
 
-    fn take_next(self: &Arc<Self>) -> Option<Arc<Hold>> {
+    fn take_next(self: &Arc<Self>) -> Option<Arc<ActiveHold>> {
         let mut state = self.state.lock();
-        while let Some(id) = state.ring.pop_front() {
+        while let Some(id) = state.ready_ring.pop_front() {
             if let Some(session) = state.sessions.get_mut(&id) {
-                session.in_ring = false;
+                session.in_ready_ring = false;
             }
             if state.is_ready(&id) {
-                if !state.ring.is_empty() {
-                    // Of several notices that nobody waited for one is kept.
+                if !state.ready_ring.is_empty() {
+                    // `Notify` stores only one wakeup, so pass it on.
                     self.ready.notify_one();
                 }
                 return state.hold(&id, None);
             }
-            self.look_later(&mut state, &id);
+            self.schedule_ready_check(&mut state, &id);
         }
         None
     }
 
-    /// Puts a session into the ring if it is ready; if it will be later, then later.
-    fn look(self: &Arc<Self>, state: &mut State, id: &SessionId) {
+    /// Adds a session to the ready ring if it is ready. If it becomes ready later, schedules a check.
+    fn update_ready(self: &Arc<Self>, state: &mut PartitionedState, id: &SessionId) {
         if state.is_ready(id) {
-            if let Some(session) = state.sessions.get_mut(id).filter(|session| !session.in_ring) {
-                session.in_ring = true;
-                state.ring.push_back(id.clone());
+            if let Some(session) =
+                state.sessions.get_mut(id).filter(|session| !session.in_ready_ring)
+            {
+                session.in_ready_ring = true;
+                state.ready_ring.push_back(id.clone());
                 self.ready.notify_one();
             }
         } else {
-            self.look_later(state, id);
+            self.schedule_ready_check(state, id);
         }
     }
 
-    fn look_later(self: &Arc<Self>, state: &mut State, id: &SessionId) {
+    fn schedule_ready_check(self: &Arc<Self>, state: &mut PartitionedState, id: &SessionId) {
         let Some(session) = state.sessions.get_mut(id) else { return };
         if session.is_empty() {
             state.sessions.remove(id);
             return;
         }
         let Some(due) = session.due().filter(|due| *due > Instant::now()) else { return };
-        if session.hold.is_some() || session.looks_at.is_some_and(|at| at <= due) {
+        if session.hold.is_some() || session.ready_check_at.is_some_and(|at| at <= due) {
             return;
         }
-        session.looks_at = Some(due);
-        let (hall, id) = (Arc::downgrade(self), id.clone());
-        self.tools.io.handle.spawn(async move {
+        session.ready_check_at = Some(due);
+        let (partitioned, id) = (Arc::downgrade(self), id.clone());
+        self.context.io.handle.spawn(async move {
             tokio::time::sleep_until(due).await;
-            let Some(hall) = hall.upgrade() else { return };
-            let mut state = hall.state.lock();
+            let Some(partitioned) = partitioned.upgrade() else { return };
+            let mut state = partitioned.state.lock();
             if let Some(session) = state.sessions.get_mut(&id) {
-                session.looks_at = None;
-                hall.look(&mut state, &id);
+                session.ready_check_at = None;
+                partitioned.update_ready(&mut state, &id);
             }
         });
     }
 
-    /// Ends a hold: what is out goes back into its place, uncounted.
-    fn end(self: &Arc<Self>, state: &mut State, hold: &Hold) {
+    /// Ends a hold. Leased messages return to their positions, uncounted.
+    fn end_hold(self: &Arc<Self>, state: &mut PartitionedState, hold: &ActiveHold) {
         hold.lost.cancel();
         let Some(id) = state.holds.remove(&hold.held.hold) else { return };
         if let Some(session) = state.sessions.get_mut(&id) {
             session.hold = None;
-            for (number, (lease, item)) in std::mem::take(&mut session.out) {
+            for (number, (lease, item)) in std::mem::take(&mut session.leased) {
                 state.leases.remove(&lease);
-                session.here.insert(number, item);
+                session.buffered.insert(number, item);
             }
         }
-        self.look(state, &id);
+        self.update_ready(state, &id);
         if state.partitions.iter().any(|partition| partition.leaving) {
-            self.wanted.notify_one();
+            self.wakeup.notify_one();
         }
     }
 
-    /// Ends the hold of a session that has nothing in hand: its partition leaves, and waits for nobody who is idle.
-    fn end_idle(self: &Arc<Self>, state: &mut State, id: &SessionId) {
-        let session = state.sessions.get(id).filter(|session| session.out.is_empty());
+    /// Ends the hold of a session without leased messages, because its partition is leaving.
+    fn end_hold_if_idle(self: &Arc<Self>, state: &mut PartitionedState, id: &SessionId) {
+        let session = state.sessions.get(id).filter(|session| session.leased.is_empty());
         if let Some(hold) = session.and_then(|session| session.hold.clone()) {
-            self.end(state, &hold);
+            self.end_hold(state, &hold);
         }
     }
 
@@ -310,19 +324,19 @@ impl Hall {
         if known { Ok(()) } else { Err(BrokerError::LockLost) }
     }
 
-    /// What this process has of the queue: fetched ahead, and handed out.
-    pub(super) fn here(&self) -> (u64, u64) {
+    /// Messages of the queue in this process: prefetched, and leased.
+    pub(super) fn local_counts(&self) -> (u64, u64) {
         let state = self.state.lock();
-        let (mut here, mut out) = (0, 0);
+        let (mut prefetched, mut leased) = (0, 0);
         for session in state.sessions.values() {
-            here += session.here.len() as u64;
-            out += session.out.len() as u64;
+            prefetched += session.buffered.len() as u64;
+            leased += session.leased.len() as u64;
         }
-        (here, out)
+        (prefetched, leased)
     }
 
-    /// Whether the queue takes messages of this session.
-    fn takes(&self, id: &SessionId) -> bool {
+    /// Whether the queue accepts messages of this session.
+    fn accepts_session(&self, id: &SessionId) -> bool {
         match &self.topology.spec.sessions {
             Sessions::Fixed(ids) => ids.contains(id),
             Sessions::None | Sessions::Dynamic => true,
@@ -330,66 +344,66 @@ impl Hall {
     }
 }
 
-impl Drop for Hall {
+impl Drop for PartitionedQueue {
     fn drop(&mut self) {
-        self.wanted.notify_one();
+        self.wakeup.notify_one();
     }
 }
 
-/// Asks who has a session's partition, by messages that only its receiver gets. Late answers count, too.
-struct Asking<'a> {
-    hall: &'a Hall,
+/// Finds out whether this process has a session's partition, by publishing probes that only the partition's consumer
+/// receives. Late answers count as well.
+struct OwnerProbe<'a> {
+    partitioned: &'a PartitionedQueue,
     number: u64,
     answer: oneshot::Receiver<usize>,
 }
 
-impl<'a> Asking<'a> {
-    fn new(hall: &'a Hall) -> Self {
-        // Headers have signed numbers.
-        let number = hall.tools.chance.draw() >> 1;
+impl<'a> OwnerProbe<'a> {
+    fn new(partitioned: &'a PartitionedQueue) -> Self {
+        // Header numbers are signed.
+        let number = system::random_u64() >> 1;
         let (to, answer) = oneshot::channel();
-        hall.state.lock().probes.insert(number, to);
-        Self { hall, number, answer }
+        partitioned.state.lock().probes.insert(number, to);
+        Self { partitioned, number, answer }
     }
 
-    /// The partition, if it is this process that has it; waits for that until `look`.
-    async fn ask(
+    /// Publishes a probe. Returns the partition if it arrives in this process before `deadline`.
+    async fn publish(
         &mut self,
         id: &SessionId,
         lives: Duration,
-        look: Instant,
+        deadline: Instant,
     ) -> Result<Option<usize>, BrokerError> {
         if self.answer.is_terminated() {
-            // It was answered, and the partition lost since.
-            *self = Self::new(self.hall);
+            // An earlier probe was answered, but the partition was lost since.
+            *self = Self::new(self.partitioned);
         }
-        let (exchange, key) = self.hall.topology.route(Some(id.as_str()));
-        let lives_ms = u64::try_from(lives.as_millis()).unwrap_or(u64::MAX);
-        let (properties, body) = (probe(self.number, lives_ms), bytes::Bytes::new());
-        let parcel = Parcel { exchange, key, properties, body };
-        self.hall.tools.publisher.publish_one(parcel).await?;
-        Ok(tokio::time::timeout_at(look, &mut self.answer).await.ok().and_then(Result::ok))
+        let (exchange, key) = self.partitioned.topology.route(Some(id.as_str()));
+        let (properties, body) = (probe(self.number, millis(lives)), bytes::Bytes::new());
+        let publication = Publication { exchange, key, properties, body };
+        self.partitioned.context.publisher.publish_one(publication).await?;
+        Ok(tokio::time::timeout_at(deadline, &mut self.answer).await.ok().and_then(Result::ok))
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for OwnerProbe<'_> {
     fn drop(&mut self) {
-        self.hall.state.lock().probes.remove(&self.number);
+        self.partitioned.state.lock().probes.remove(&self.number);
     }
 }
 
-enum Named {
-    Taken(Arc<Hold>),
-    Held,
+enum NamedAccept {
+    Taken(Arc<ActiveHold>),
+    AlreadyHeld,
     Unknown,
 }
 
-impl State {
+impl PartitionedState {
     fn is_ready(&self, id: &SessionId) -> bool {
         let Some(session) = self.sessions.get(id) else { return false };
         let due = session.due().is_none_or(|due| due <= Instant::now());
         let leaving = self.partitions.get(session.partition).is_none_or(|one| one.leaving);
-        session.hold.is_none() && !session.here.is_empty() && due && !leaving
+        session.hold.is_none() && !session.buffered.is_empty() && due && !leaving
     }
 
     fn is_leaving(&self, id: &SessionId) -> bool {
@@ -397,60 +411,61 @@ impl State {
         partition.and_then(|number| self.partitions.get(number)).is_some_and(|one| one.leaving)
     }
 
-    /// By its name; `partition` if that is known to be ours.
-    fn take_named(&mut self, id: &SessionId, partition: Option<usize>) -> Named {
+    /// Holds a session by name; `partition` is set if this process is known to have it.
+    fn take_named(&mut self, id: &SessionId, partition: Option<usize>) -> NamedAccept {
         let known = match self.sessions.get(id) {
-            Some(session) if session.hold.is_some() => return Named::Held,
+            Some(session) if session.hold.is_some() => return NamedAccept::AlreadyHeld,
             Some(session) => Some(session.partition),
             None => partition,
         };
-        let Some(partition) = known else { return Named::Unknown };
+        let Some(partition) = known else { return NamedAccept::Unknown };
         match self.partitions.get(partition) {
-            Some(one) if one.leaving => return Named::Held,
-            Some(one) if one.way.is_some() => {}
-            _ => return Named::Unknown,
+            Some(one) if one.leaving => return NamedAccept::AlreadyHeld,
+            Some(one) if one.tracked.is_some() => {}
+            _ => return NamedAccept::Unknown,
         }
-        self.hold(id, Some(partition)).map_or(Named::Unknown, Named::Taken)
+        self.hold(id, Some(partition)).map_or(NamedAccept::Unknown, NamedAccept::Taken)
     }
 
-    fn hold(&mut self, id: &SessionId, partition: Option<usize>) -> Option<Arc<Hold>> {
-        // Grows from hold to hold, also from one process to the next as far as their clocks agree.
-        self.last_epoch = wall_us().max(self.last_epoch + 1);
+    fn hold(&mut self, id: &SessionId, partition: Option<usize>) -> Option<Arc<ActiveHold>> {
+        // Grows with every hold, also across processes as far as their clocks agree.
+        self.last_epoch = now_us().max(self.last_epoch + 1);
         let number = self.sessions.get(id).map(|session| session.partition).or(partition)?;
-        let way = self.partitions.get(number)?.way.as_ref()?;
+        let tracked = self.partitions.get(number)?.tracked.as_ref()?;
         let token = LeaseToken {
-            epoch: way.number,
+            epoch: tracked.number,
             slot: (self.last_epoch >> 32) as u32,
             grant: self.last_epoch as u32,
             random: u32::MAX,
         };
-        let held = Held { session: id.clone(), hold: token, epoch: self.last_epoch };
-        let hold = Arc::new(Hold { held, lost: CancellationToken::new(), came: Notify::new() });
-        let session = self.sessions.entry(id.clone()).or_insert_with(|| Session::new(number));
+        let held = SessionHold { session: id.clone(), hold: token, epoch: self.last_epoch };
+        let hold =
+            Arc::new(ActiveHold { held, lost: CancellationToken::new(), arrival: Notify::new() });
+        let session = self.sessions.entry(id.clone()).or_insert_with(|| SessionEntry::new(number));
         session.hold = Some(hold.clone());
         self.holds.insert(token, id.clone());
         Some(hold)
     }
 }
 
-impl Session {
+impl SessionEntry {
     fn new(partition: usize) -> Self {
         Self {
             partition,
-            here: BTreeMap::new(),
-            out: BTreeMap::new(),
+            buffered: BTreeMap::new(),
+            leased: BTreeMap::new(),
             hold: None,
-            in_ring: false,
-            looks_at: None,
+            in_ready_ring: false,
+            ready_check_at: None,
         }
     }
 
-    /// When its first message may be handed out, if that has a time.
+    /// When the first message is due, if it is delayed.
     fn due(&self) -> Option<Instant> {
-        self.here.first_key_value().and_then(|(_, item)| item.arrived.not_before)
+        self.buffered.first_key_value().and_then(|(_, item)| item.inbound.not_before)
     }
 
     fn is_empty(&self) -> bool {
-        self.hold.is_none() && self.here.is_empty() && self.out.is_empty()
+        self.hold.is_none() && self.buffered.is_empty() && self.leased.is_empty()
     }
 }

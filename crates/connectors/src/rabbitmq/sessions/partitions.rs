@@ -1,8 +1,9 @@
-//! Gets partitions while somebody wants sessions, and gives them back when nobody does, or when others have too few.
+//! Consumes partitions while there is demand for sessions. Returns them without demand, or when other processes have
+//! too few.
 //!
-//! A partition is given back by the end of its channel: only then does RabbitMQ return what came over it, in order, and
-//! before it makes the next process the active one. A consumer that is only cancelled would have a successor while its
-//! last messages are still in hand.
+//! A partition is returned by closing its channel: RabbitMQ then requeues its messages in order, before the next
+//! process becomes the active consumer. If the consumer were only cancelled, the next process would start while this
+//! one still has unsettled messages.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,135 +16,138 @@ use malote_model::{DeadReason, SessionId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{Hall, Item, REMEMBERED_MAX, Session, State};
+use super::{LOST_ATTEMPTS_MAX, PartitionedQueue, PartitionedState, SessionEntry, SessionMessage};
+use crate::backoff::Backoff;
 use crate::broker::BrokerError;
-use crate::rabbitmq::convert::{Arrived, Came, incoming};
-use crate::rabbitmq::link::answered;
-use crate::rabbitmq::settle::letter;
-use crate::rabbitmq::wait;
-use crate::rabbitmq::way::Way;
+use crate::rabbitmq::connection::await_answer;
+use crate::rabbitmq::convert::{DecodedDelivery, InboundMessage, decode_delivery};
+use crate::rabbitmq::delay_queues;
+use crate::rabbitmq::settle::dead_letter;
+use crate::rabbitmq::tracked_channel::TrackedChannel;
 
-/// How long partitions that nobody wants are kept: a worker between two sessions wants them again.
+/// How long partitions are kept without demand: a worker between two sessions needs them again.
 const LINGER: Duration = Duration::from_millis(250);
-/// How often it is looked whether others have too few. More often at first: of several that begin together one has all. More
-/// rarely while that changes nothing: RabbitMQ also counts those whose node is gone, and what is meant for them comes back.
+/// How often to balance partitions between processes. More often at first, because the first of several processes
+/// that start together gets all. Less often while balancing has no effect: RabbitMQ also counts consumers of nodes
+/// that are down, and their share comes back.
 const BALANCE_FIRST: Duration = Duration::from_millis(250);
 const BALANCE_EVERY: Duration = Duration::from_secs(3);
 const BALANCE_MAX: Duration = Duration::from_secs(300);
-/// How long to wait after a failure; doubled each time.
-const PAUSE_FIRST: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Pauses after failed attempts to consume.
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// What this process has of one partition.
+/// A partition as this process sees it.
 #[derive(Default)]
 pub(super) struct Partition {
-    /// Its channel, while it is asked for.
-    pub way: Option<Arc<Way>>,
-    /// Something came: this process is the active one.
+    /// The channel that consumes it.
+    pub tracked: Option<Arc<TrackedChannel>>,
+    /// A message arrived: this process is the active consumer.
     active: bool,
-    /// It goes to another process as soon as nothing of it is in hand here.
+    /// It is returned as soon as none of its messages is leased.
     pub leaving: bool,
 }
 
-/// Whether all partitions were asked for.
-pub(super) enum Have {
+/// Whether this process consumes all partitions.
+pub(super) enum PartitionStatus {
     Nothing,
     All(Instant),
-    /// The attempt of this number failed.
+    /// The number of the attempt and its error.
     Failed(u64, BrokerError),
 }
 
-/// This process among those that share the partitions.
+/// This process as a member of those that share the partitions.
 struct Membership {
-    /// It is counted as long as this lives.
-    link: Option<(lapin::Channel, lapin::Consumer)>,
-    /// How many there were when it was looked last.
+    /// The consumer of `NAME.members`, which RabbitMQ counts.
+    consumer: Option<(lapin::Channel, lapin::Consumer)>,
+    /// The number of members at the last check.
     count: u32,
-    look_at: Instant,
+    balance_at: Instant,
     pause: Duration,
 }
 
 impl Default for Membership {
-    /// It is to be counted at once: the others look when their time has come.
+    /// Joins at once, so that the others count this process at their next check.
     fn default() -> Self {
-        Self { link: None, count: 0, look_at: Instant::now(), pause: BALANCE_FIRST }
+        Self { consumer: None, count: 0, balance_at: Instant::now(), pause: BALANCE_FIRST }
     }
 }
 
-enum Step {
+enum SupervisorStep {
     Wait,
     WaitUntil(Instant),
-    Ask(Vec<usize>),
-    GiveBack(Vec<Arc<Way>>),
+    Consume(Vec<usize>),
+    Return(Vec<Arc<TrackedChannel>>),
 }
 
-pub(super) async fn supervise(hall: Weak<Hall>, wanted: Arc<Notify>) {
-    let (mut pause, mut failures) = (PAUSE_FIRST, 0);
+pub(super) async fn supervise(partitioned: Weak<PartitionedQueue>, wakeup: Arc<Notify>) {
+    let (mut backoff, mut failures) = (Backoff::new(RETRY_FIRST, RETRY_MAX), 0);
     let mut member = Membership::default();
     loop {
-        let Some(here) = hall.upgrade() else { return };
-        let step = here.step(member.look_at);
+        let Some(queue) = partitioned.upgrade() else { return };
+        let step = queue.step(member.balance_at);
         match step {
-            Step::Wait => {
-                drop(here);
-                wanted.notified().await;
+            SupervisorStep::Wait => {
+                drop(queue);
+                wakeup.notified().await;
             }
-            Step::WaitUntil(at) => {
-                drop(here);
-                let _ = tokio::time::timeout_at(at, wanted.notified()).await; // either is a reason to look
-                let Some(here) = hall.upgrade() else { return };
-                if Instant::now() >= member.look_at {
-                    if let Err(error) = here.balance(&mut member).await {
-                        tracing::debug!(%error, "nobody knows who shares the partitions");
+            SupervisorStep::WaitUntil(at) => {
+                drop(queue);
+                let _ = tokio::time::timeout_at(at, wakeup.notified()).await; // both are reasons to continue
+                let Some(queue) = partitioned.upgrade() else { return };
+                if Instant::now() >= member.balance_at {
+                    if let Err(error) = queue.balance(&mut member).await {
+                        tracing::debug!(%error, "the members that share the partitions cannot be counted");
                     }
-                    member.look_at = Instant::now() + member.pause;
+                    member.balance_at = Instant::now() + member.pause;
                     if member.pause < BALANCE_EVERY {
                         member.pause = (member.pause * 2).min(BALANCE_EVERY);
                     }
                 }
             }
-            Step::GiveBack(ways) => {
-                if ways.len() == here.topology.partitions {
+            SupervisorStep::Return(channels) => {
+                if channels.len() == queue.topology.partitions {
                     member = Membership::default();
                 }
-                for closed in join_all(ways.iter().map(|way| way.close())).await {
+                for closed in join_all(channels.iter().map(|tracked| tracked.close())).await {
                     if let Err(error) = closed {
-                        tracing::debug!(%error, "a partition was not given back; the connection's end does it");
+                        tracing::debug!(%error, "a partition was not returned; it returns when the connection ends");
                     }
                 }
             }
-            Step::Ask(missing) => match here.ask(&missing).await {
+            SupervisorStep::Consume(missing) => match queue.consume_partitions(&missing).await {
                 Ok(()) => {
-                    pause = PAUSE_FIRST;
-                    here.have.send_replace(Have::All(Instant::now()));
+                    backoff.reset();
+                    queue.partition_status.send_replace(PartitionStatus::All(Instant::now()));
                 }
                 Err(error) => {
                     failures += 1;
-                    here.have.send_replace(Have::Failed(failures, error));
-                    drop(here);
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    queue.partition_status.send_replace(PartitionStatus::Failed(failures, error));
+                    drop(queue);
+                    tokio::time::sleep(backoff.pause()).await;
                 }
             },
         }
     }
 }
 
-impl Hall {
-    fn step(&self, look_at: Instant) -> Step {
+impl PartitionedQueue {
+    fn step(&self, balance_at: Instant) -> SupervisorStep {
         let mut state = self.state.lock();
         let state = &mut *state;
         if state.demand == 0 {
-            if state.partitions.iter().all(|partition| partition.way.is_none()) {
-                return Step::Wait;
+            if state.partitions.iter().all(|partition| partition.tracked.is_none()) {
+                return SupervisorStep::Wait;
             }
             let until = state.idle_since + LINGER;
             if Instant::now() < until {
-                return Step::WaitUntil(until);
+                return SupervisorStep::WaitUntil(until);
             }
-            self.have.send_replace(Have::Nothing);
+            self.partition_status.send_replace(PartitionStatus::Nothing);
             let all = 0..state.partitions.len();
-            return Step::GiveBack(all.filter_map(|number| state.forget(number)).collect());
+            return SupervisorStep::Return(
+                all.filter_map(|number| state.forget_partition(number)).collect(),
+            );
         }
         let held: Vec<usize> = state
             .sessions
@@ -155,208 +159,249 @@ impl Hall {
             .filter(|number| state.partitions[*number].leaving && !held.contains(number))
             .collect();
         if !leaving.is_empty() {
-            return Step::GiveBack(
-                leaving.into_iter().filter_map(|one| state.forget(one)).collect(),
+            return SupervisorStep::Return(
+                leaving.into_iter().filter_map(|one| state.forget_partition(one)).collect(),
             );
         }
         let numbered = state.partitions.iter().enumerate();
         let missing: Vec<usize> =
-            numbered.filter(|(_, one)| one.way.is_none()).map(|(number, _)| number).collect();
+            numbered.filter(|(_, one)| one.tracked.is_none()).map(|(number, _)| number).collect();
         match missing.is_empty() {
-            true => Step::WaitUntil(look_at),
-            false => Step::Ask(missing),
+            true => SupervisorStep::WaitUntil(balance_at),
+            false => SupervisorStep::Consume(missing),
         }
     }
 
-    async fn ask(self: &Arc<Self>, missing: &[usize]) -> Result<(), BrokerError> {
-        let asked = join_all(missing.iter().map(|&number| self.ask_one(number))).await;
-        asked.into_iter().collect()
+    async fn consume_partitions(self: &Arc<Self>, missing: &[usize]) -> Result<(), BrokerError> {
+        let results = join_all(missing.iter().map(|&number| self.consume_partition(number))).await;
+        results.into_iter().collect()
     }
 
-    async fn ask_one(self: &Arc<Self>, number: usize) -> Result<(), BrokerError> {
-        let way = Arc::new(Way::new(self.tools.inn.channel().await?, self.tools.number()));
-        let consumer = match self.consume(&way, number).await {
+    async fn consume_partition(self: &Arc<Self>, number: usize) -> Result<(), BrokerError> {
+        let tracked = Arc::new(TrackedChannel::new(
+            self.context.consume_connection.channel().await?,
+            self.context.next_channel_number(),
+        ));
+        let consumer = match self.consume(&tracked, number).await {
             Ok(consumer) => consumer,
             Err(error) => {
-                // What was asked for may be given late: nobody would take what comes then.
-                tokio::spawn(async move { way.close().await });
+                // The server may still start the consumer, whose messages nobody would receive.
+                tokio::spawn(async move { tracked.close().await });
                 return Err(error);
             }
         };
         if let Some(partition) = self.state.lock().partitions.get_mut(number) {
-            *partition = Partition { way: Some(way.clone()), active: false, leaving: false };
+            *partition =
+                Partition { tracked: Some(tracked.clone()), active: false, leaving: false };
         }
-        tokio::spawn(pump(Arc::downgrade(self), number, way, consumer));
+        tokio::spawn(pump(Arc::downgrade(self), number, tracked, consumer));
         Ok(())
     }
 
-    async fn consume(&self, way: &Way, number: usize) -> Result<lapin::Consumer, BrokerError> {
-        let prefetch = self.tools.target.prefetch;
-        answered(way.channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
+    async fn consume(
+        &self,
+        tracked: &TrackedChannel,
+        number: usize,
+    ) -> Result<lapin::Consumer, BrokerError> {
+        let prefetch = self.context.url.prefetch;
+        await_answer(tracked.channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
         let queue = self.topology.names.partition(number);
         let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
-        let consume = way.channel.basic_consume(queue, ShortString::default(), options, arguments);
-        answered(consume).await
+        let consume =
+            tracked.channel.basic_consume(queue, ShortString::default(), options, arguments);
+        await_answer(consume).await
     }
 
-    /// Sees how many share the partitions, and gives away what is more than this process's share. How many ask for a
-    /// partition itself RabbitMQ does not tell: of a single active consumer it counts the active one.
+    /// Counts the members and returns partitions beyond this process's share. The consumers of a partition itself
+    /// cannot be counted: with a single active consumer, RabbitMQ reports only the active one.
     async fn balance(self: &Arc<Self>, member: &mut Membership) -> Result<(), BrokerError> {
         let members = self.topology.names.members();
-        if member.link.as_ref().is_none_or(|(channel, _)| !channel.status().connected()) {
-            let channel = self.tools.inn.channel().await?;
+        if member.consumer.as_ref().is_none_or(|(channel, _)| !channel.status().connected()) {
+            let channel = self.context.consume_connection.channel().await?;
             let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
             let consume =
                 channel.basic_consume(members.clone(), ShortString::default(), options, arguments);
-            let consumer = answered(consume).await?;
-            member.link = Some((channel, consumer));
+            let consumer = await_answer(consume).await?;
+            member.consumer = Some((channel, consumer));
         }
-        let channel = self.tools.inn.channel().await?;
+        let channel = self.context.consume_connection.channel().await?;
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let queue = channel.queue_declare(members, options, FieldTable::default());
-        let count = answered(queue).await?.consumer_count().max(1);
+        let count = await_answer(queue).await?.consumer_count().max(1);
         let share = self.topology.partitions.div_ceil(count as usize);
         let mut state = self.state.lock();
-        let active = state.partitions.iter_mut().filter(|one| one.active && one.way.is_some());
-        let mut gives = false;
+        let active = state.partitions.iter_mut().filter(|one| one.active && one.tracked.is_some());
+        let mut returns_any = false;
         for partition in active.skip(share) {
             partition.leaving = true;
-            gives = true;
+            returns_any = true;
         }
         let held: Vec<SessionId> = state.holds.values().cloned().collect();
         for id in held {
             if state.is_leaving(&id) {
-                self.end_idle(&mut state, &id);
+                self.end_hold_if_idle(&mut state, &id);
             }
         }
         if count != member.count {
             (member.count, member.pause) = (count, member.pause.min(BALANCE_EVERY));
-        } else if gives {
+        } else if returns_any {
             member.pause = (member.pause * 2).min(BALANCE_MAX);
         }
         Ok(())
     }
 
-    /// A partition's channel is lost: with it every hold and every lease.
-    fn lose(&self, number: usize, way: &Arc<Way>) {
-        way.lost.cancel();
+    /// Handles the loss of a partition's channel: all its holds and leases end.
+    fn partition_lost(&self, number: usize, tracked: &Arc<TrackedChannel>) {
+        tracked.lost.cancel();
         let mut state = self.state.lock();
-        let ours = |one: &Partition| one.way.as_ref().is_some_and(|have| Arc::ptr_eq(have, way));
-        if state.partitions.get(number).is_some_and(ours) {
-            state.forget(number);
-            self.have.send_replace(Have::Nothing);
-            self.wanted.notify_one();
+        let is_current = |one: &Partition| {
+            one.tracked.as_ref().is_some_and(|current| Arc::ptr_eq(current, tracked))
+        };
+        if state.partitions.get(number).is_some_and(is_current) {
+            state.forget_partition(number);
+            self.partition_status.send_replace(PartitionStatus::Nothing);
+            self.wakeup.notify_one();
         }
     }
 
-    fn arrived(self: &Arc<Self>, number: usize, way: &Arc<Way>, tag: u64, arrived: Arrived) {
-        let id = arrived.message.session.clone();
-        let Some(id) = id.filter(|id| arrived.at.is_none() && self.takes(id)) else {
-            tokio::spawn(self.clone().not_here(way.clone(), tag, arrived));
+    fn add_message(
+        self: &Arc<Self>,
+        number: usize,
+        tracked: &Arc<TrackedChannel>,
+        tag: u64,
+        inbound: InboundMessage,
+    ) {
+        let id = inbound.message.session.clone();
+        let Some(id) = id.filter(|id| inbound.at.is_none() && self.accepts_session(id)) else {
+            tokio::spawn(self.clone().republish_elsewhere(tracked.clone(), tag, inbound));
             return;
         };
         let mut state = self.state.lock();
         let state = &mut *state;
         let Some(partition) = state.partitions.get_mut(number) else { return };
-        if partition.way.as_ref().is_none_or(|have| !Arc::ptr_eq(have, way)) {
-            return; // it goes back with its channel
+        if partition.tracked.as_ref().is_none_or(|current| !Arc::ptr_eq(current, tracked)) {
+            return; // RabbitMQ requeues it with its channel
         }
         partition.active = true;
         state.arrivals += 1;
-        let origin = arrived.message.origin_id.as_deref();
-        let known = origin.and_then(|origin| state.remembered.remove(origin));
-        let altered = known.is_some();
-        let arrived = match known {
-            Some(known) => known.again(arrived),
-            None => arrived,
+        let origin = inbound.message.origin_id.as_deref();
+        let known = origin.and_then(|origin| state.lost_attempts.remove(origin));
+        let changed_locally = known.is_some();
+        let inbound = match known {
+            Some(known) => known.merge_redelivery(inbound),
+            None => inbound,
         };
-        let item = Item { way: way.clone(), tag, arrived, altered };
-        let session = state.sessions.entry(id.clone()).or_insert_with(|| Session::new(number));
-        session.here.insert(state.arrivals, item);
+        let item = SessionMessage { tracked: tracked.clone(), tag, inbound, changed_locally };
+        let session = state.sessions.entry(id.clone()).or_insert_with(|| SessionEntry::new(number));
+        session.buffered.insert(state.arrivals, item);
         match &session.hold {
-            Some(hold) => hold.came.notify_one(),
-            None => self.look(state, &id),
+            Some(hold) => hold.arrival.notify_one(),
+            None => self.update_ready(state, &id),
         }
     }
 
-    /// What came too early waits once more; what has no session that the queue takes is dead.
-    async fn not_here(self: Arc<Self>, way: Arc<Way>, tag: u64, arrived: Arrived) {
-        let parcel = match arrived.at {
-            Some(at) => wait::parcel(&self.tools, &self.topology, &arrived, at).await,
+    /// Delays a message that is not due yet once more. Dead-letters a message whose session the queue does not accept.
+    async fn republish_elsewhere(
+        self: Arc<Self>,
+        tracked: Arc<TrackedChannel>,
+        tag: u64,
+        inbound: InboundMessage,
+    ) {
+        let publication = match inbound.at {
+            Some(at) => {
+                delay_queues::publication(&self.context, &self.topology, &inbound, at).await
+            }
             None => {
                 let reason = DeadReason::NoSession;
-                let letter = letter(arrived, reason.word().to_owned(), reason.text());
-                letter.parcel(&self.tools, &self.topology).await
+                let republish = dead_letter(inbound, reason.word().to_owned(), reason.text());
+                republish.publication(&self.context, &self.topology).await
             }
         };
-        let stored = match parcel {
-            Ok(parcel) => self.tools.publisher.publish_one(parcel).await,
+        let stored = match publication {
+            Ok(publication) => self.context.publisher.publish_one(publication).await,
             Err(error) => Err(error),
         };
-        let told = match stored {
-            Ok(()) => way.ack(&[tag]).await,
+        let settled = match stored {
+            Ok(()) => tracked.ack(&[tag]).await,
             Err(error) => {
-                tracing::warn!(%error, "a message that belongs elsewhere goes back");
-                way.requeue(&[tag]).await
+                tracing::warn!(%error, "a message that must be moved could not be published; it is requeued");
+                tracked.requeue(&[tag]).await
             }
         };
-        if told.is_err() {
-            tracing::debug!("its channel is lost: it comes again");
+        if settled.is_err() {
+            tracing::debug!("the channel of the message is lost: RabbitMQ redelivers it");
         }
     }
 
-    async fn probed(&self, number: usize, way: &Arc<Way>, tag: u64, probe: u64) {
+    async fn answer_probe(
+        &self,
+        number: usize,
+        tracked: &Arc<TrackedChannel>,
+        tag: u64,
+        probe: u64,
+    ) {
         let asked = self.state.lock().probes.remove(&probe);
         if let Some(to) = asked {
-            let _ = to.send(number); // whoever asked may have gone
+            let _ = to.send(number); // the caller gave up
         }
-        let _ = way.ack(&[tag]).await; // a channel that is lost takes it with it
+        let _ = tracked.ack(&[tag]).await; // a probe of a lost channel expires
     }
 }
 
-async fn pump(hall: Weak<Hall>, number: usize, way: Arc<Way>, mut consumer: lapin::Consumer) {
+async fn pump(
+    partitioned: Weak<PartitionedQueue>,
+    number: usize,
+    tracked: Arc<TrackedChannel>,
+    mut consumer: lapin::Consumer,
+) {
     while let Some(Ok(delivery)) = consumer.next().await {
-        let Some(hall) = hall.upgrade() else { return };
+        let Some(partitioned) = partitioned.upgrade() else { return };
         let tag = delivery.delivery_tag;
-        way.arrived(tag);
-        match incoming(delivery, true, &hall.tools.chance) {
-            Came::Message(arrived) => hall.arrived(number, &way, tag, arrived),
-            Came::Probe(probe) => hall.probed(number, &way, tag, probe).await,
+        tracked.track(tag);
+        match decode_delivery(delivery, true) {
+            DecodedDelivery::Message(inbound) => {
+                partitioned.add_message(number, &tracked, tag, inbound)
+            }
+            DecodedDelivery::Probe(probe) => {
+                partitioned.answer_probe(number, &tracked, tag, probe).await
+            }
         }
     }
-    if let Some(hall) = hall.upgrade() {
-        hall.lose(number, &way);
+    if let Some(partitioned) = partitioned.upgrade() {
+        partitioned.partition_lost(number, &tracked);
     }
 }
 
-impl State {
-    /// Forgets a partition and all that came of it.
-    fn forget(&mut self, number: usize) -> Option<Arc<Way>> {
-        let way = std::mem::take(self.partitions.get_mut(number)?).way?;
-        let gone: Vec<SessionId> = self
+impl PartitionedState {
+    /// Forgets a partition, its sessions and its messages.
+    fn forget_partition(&mut self, number: usize) -> Option<Arc<TrackedChannel>> {
+        let tracked = std::mem::take(self.partitions.get_mut(number)?).tracked?;
+        let session_ids: Vec<SessionId> = self
             .sessions
             .iter()
             .filter(|(_, session)| session.partition == number)
             .map(|(id, _)| id.clone())
             .collect();
-        for id in gone {
+        for id in session_ids {
             let Some(session) = self.sessions.remove(&id) else { continue };
             if let Some(hold) = session.hold {
                 hold.lost.cancel();
                 self.holds.remove(&hold.held.hold);
             }
-            for (lease, _) in session.out.values() {
+            for (lease, _) in session.leased.values() {
                 self.leases.remove(lease);
             }
-            let items = session.here.into_values();
-            let items = items.chain(session.out.into_values().map(|(_, item)| item));
-            for item in items.filter(|item| item.altered) {
-                let origin = item.arrived.message.origin_id.clone();
-                if let Some(origin) = origin.filter(|_| self.remembered.len() < REMEMBERED_MAX) {
-                    self.remembered.insert(origin, item.arrived);
+            let items = session.buffered.into_values();
+            let items = items.chain(session.leased.into_values().map(|(_, item)| item));
+            for item in items.filter(|item| item.changed_locally) {
+                let origin = item.inbound.message.origin_id.clone();
+                if let Some(origin) =
+                    origin.filter(|_| self.lost_attempts.len() < LOST_ATTEMPTS_MAX)
+                {
+                    self.lost_attempts.insert(origin, item.inbound);
                 }
             }
         }
-        Some(way)
+        Some(tracked)
     }
 }

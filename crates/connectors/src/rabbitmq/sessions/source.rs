@@ -1,40 +1,40 @@
-//! A session in hand.
+//! The source of a held session.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Demand, Hall, Hold, Item};
-use crate::broker::{BrokerError, Delivery, Doing, Held, Source};
+use super::{ActiveHold, Demand, PartitionedQueue, SessionMessage};
+use crate::broker::{BrokerError, BrokerFuture, Delivery, SessionHold, Source};
 use crate::rabbitmq::plain::delivery;
 
-pub(super) struct SessionSource {
+pub(super) struct RabbitSessionSource {
     demand: Demand,
-    hold: Arc<Hold>,
+    hold: Arc<ActiveHold>,
 }
 
-impl SessionSource {
-    pub(super) fn boxed(demand: Demand, hold: Arc<Hold>) -> Box<dyn Source> {
+impl RabbitSessionSource {
+    pub(super) fn boxed(demand: Demand, hold: Arc<ActiveHold>) -> Box<dyn Source> {
         Box::new(Self { demand, hold })
     }
 
-    fn hall(&self) -> &Arc<Hall> {
+    fn partitioned(&self) -> &Arc<PartitionedQueue> {
         &self.demand.0
     }
 }
 
-impl Hall {
-    /// What may be handed out now, and when there will be more if that is known.
+impl PartitionedQueue {
+    /// Leases up to `max` messages that are due. If the next one is delayed, also returns when it is due.
     fn take(
         self: &Arc<Self>,
-        hold: &Hold,
+        hold: &ActiveHold,
         max: u32,
     ) -> Result<(Vec<Delivery>, Option<Instant>), BrokerError> {
         let mut state = self.state.lock();
         let state = &mut *state;
         if state.is_leaving(&hold.held.session) {
-            self.end_idle(state, &hold.held.session);
+            self.end_hold_if_idle(state, &hold.held.session);
             return if hold.lost.is_cancelled() {
                 Err(BrokerError::LockLost)
             } else {
@@ -46,42 +46,42 @@ impl Hall {
             Some(session) if !hold.lost.is_cancelled() => session,
             _ => return Err(BrokerError::LockLost),
         };
-        let (mut got, now) = (Vec::new(), Instant::now());
-        while got.len() < max as usize {
-            let Some(first) = session.here.first_entry() else { break };
-            if let Some(due) = first.get().arrived.not_before.filter(|due| *due > now) {
-                return Ok((got, Some(due)));
+        let (mut taken, now) = (Vec::new(), Instant::now());
+        while taken.len() < max as usize {
+            let Some(first) = session.buffered.first_entry() else { break };
+            if let Some(due) = first.get().inbound.not_before.filter(|due| *due > now) {
+                return Ok((taken, Some(due)));
             }
-            let (number, mut item): (u64, Item) = first.remove_entry();
-            item.arrived.not_before = None;
-            item.arrived.receives = item.arrived.receives.saturating_add(1);
-            let lease = self.tools.token(item.way.number);
-            got.push(delivery(&item.arrived, lease));
+            let (number, mut item): (u64, SessionMessage) = first.remove_entry();
+            item.inbound.not_before = None;
+            item.inbound.receives = item.inbound.receives.saturating_add(1);
+            let lease = self.context.new_lease(item.tracked.number);
+            taken.push(delivery(&item.inbound, lease));
             state.leases.insert(lease, (id.clone(), number));
-            session.out.insert(number, (lease, item));
+            session.leased.insert(number, (lease, item));
         }
-        Ok((got, None))
+        Ok((taken, None))
     }
 }
 
-impl Source for SessionSource {
-    fn held(&self) -> Option<&Held> {
+impl Source for RabbitSessionSource {
+    fn held(&self) -> Option<&SessionHold> {
         Some(&self.hold.held)
     }
 
-    fn fetch(&self, max: u32, wait: Duration) -> Doing<'_, Vec<Delivery>> {
+    fn fetch(&self, max: u32, wait: Duration) -> BrokerFuture<'_, Vec<Delivery>> {
         Box::pin(async move {
             let until = Instant::now() + wait;
             loop {
-                let (got, more_at) = self.hall().take(&self.hold, max)?;
-                if !got.is_empty() {
-                    return Ok(got);
+                let (taken, more_at) = self.partitioned().take(&self.hold, max)?;
+                if !taken.is_empty() {
+                    return Ok(taken);
                 }
-                let look = more_at.unwrap_or(until).min(until);
+                let deadline = more_at.unwrap_or(until).min(until);
                 tokio::select! {
-                    () = self.hold.came.notified() => {}
+                    () = self.hold.arrival.notified() => {}
                     () = self.hold.lost.cancelled() => return Err(BrokerError::LockLost),
-                    () = tokio::time::sleep_until(look) => if look >= until {
+                    () = tokio::time::sleep_until(deadline) => if deadline >= until {
                         return Ok(Vec::new());
                     },
                 }
@@ -89,8 +89,8 @@ impl Source for SessionSource {
         })
     }
 
-    fn close(self: Box<Self>) -> Doing<'static, ()> {
-        // Nothing to wait for: whoever has the partition has the session.
+    fn close(self: Box<Self>) -> BrokerFuture<'static, ()> {
+        // Sessions are held locally, so nothing is left to wait for.
         Box::pin(async move {
             drop(self);
             Ok(())
@@ -98,9 +98,9 @@ impl Source for SessionSource {
     }
 }
 
-impl Drop for SessionSource {
+impl Drop for RabbitSessionSource {
     fn drop(&mut self) {
-        let mut state = self.hall().state.lock();
-        self.hall().end(&mut state, &self.hold);
+        let mut state = self.partitioned().state.lock();
+        self.partitioned().end_hold(&mut state, &self.hold);
     }
 }

@@ -1,4 +1,4 @@
-//! What handles ask of the connection's task.
+//! Commands of handles to the driver.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,84 +10,83 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::super::error::{Error, Result};
 
-/// Why a link or a connection is over; empty while it is not.
-pub(in super::super) type Why = Arc<OnceLock<Error>>;
+/// Why a link or a connection ended; empty while it is open.
+pub(in super::super) type EndReason = Arc<OnceLock<Error>>;
 
-/// Where an answer goes. Whoever asked may be gone.
+/// The sender of a reply. The receiver may be gone.
 pub(in super::super) type Reply<T> = oneshot::Sender<T>;
 
-/// What a link is for.
-pub(in super::super) enum Wanted {
-    /// Messages go out.
+/// The use of a link.
+pub(in super::super) enum LinkPurpose {
+    /// Sends messages.
     Sender,
-    /// Messages come in, to here. Never more credit is given than there is room.
+    /// Receives messages into this channel. Credit never exceeds the room in it.
     Receiver(mpsc::Sender<Incoming>),
-    /// Answers come in.
-    Answers,
+    /// Receives responses.
+    Responses,
 }
 
-/// A link that is attached.
-pub(in super::super) struct Opened {
+/// An attached link.
+pub(in super::super) struct AttachedLink {
     pub link: LinkId,
-    /// As the server has it.
+    /// The server's attach frame.
     pub attach: Box<Attach>,
-    pub why: Why,
+    pub end_reason: EndReason,
 }
 
-/// A message that goes out.
-pub(in super::super) struct Sending {
+/// A message to send.
+pub(in super::super) struct SendMessage {
     pub link: LinkId,
     pub message_format: u32,
     pub payload: Bytes,
     pub reply: Reply<Result<()>>,
-    /// Room for its bytes, given back with the outcome.
+    /// Permits for its bytes, released with the outcome.
     pub permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Deliveries that are settled with the same outcome.
-pub(in super::super) struct Settling {
+/// Deliveries to settle with the same outcome.
+pub(in super::super) struct SettleDeliveries {
     pub link: LinkId,
     pub deliveries: Vec<DeliveryId>,
     pub state: DeliveryState,
-    /// Nothing is heard of it again: receivers of brokers that know no second step.
+    /// Expect no confirmation: for brokers that do not confirm.
     pub forget: bool,
     pub reply: Reply<Vec<Result<()>>>,
 }
 
-/// A question to a desk.
-pub(in super::super) struct Asking {
+/// A request to a node.
+pub(in super::super) struct SendRequest {
     pub requests: LinkId,
-    pub answers: LinkId,
-    /// Its message-id.
+    pub responses: LinkId,
+    /// The message id.
     pub id: u64,
     pub payload: Bytes,
     pub reply: Reply<Result<Wire>>,
 }
 
-/// What is asked.
-pub(in super::super) enum Command {
-    /// A link. Without a session it gets one of its own.
+pub(in super::super) enum DriverCommand {
+    /// Attaches a link. Without a session, a new one is begun for it.
     Attach {
         session: Option<SessionId>,
         attach: Box<Attach>,
-        wanted: Wanted,
-        reply: Reply<Result<Opened>>,
+        purpose: LinkPurpose,
+        reply: Reply<Result<AttachedLink>>,
     },
-    Send(Sending),
-    /// So many more messages may come.
+    Send(SendMessage),
+    /// Grants credit for more messages.
     Credit {
         link: LinkId,
         more: u32,
     },
-    /// Credit is used up; answered when it is.
+    /// Withdraws credit; replies when done.
     Drain {
         link: LinkId,
         reply: Reply<()>,
     },
-    Settle(Settling),
-    Ask(Asking),
+    Settle(SettleDeliveries),
+    Request(SendRequest),
     Detach {
-        gone: Gone,
+        dropped: DroppedLink,
         reply: Reply<()>,
     },
     Close {
@@ -95,8 +94,8 @@ pub(in super::super) enum Command {
     },
 }
 
-/// A handle was dropped: so is its link. What came and was not looked at goes back.
-pub(in super::super) struct Gone {
+/// A link whose handle was dropped. Unread messages are released.
+pub(in super::super) struct DroppedLink {
     pub link: LinkId,
-    pub unseen: Vec<DeliveryId>,
+    pub unread: Vec<DeliveryId>,
 }

@@ -1,4 +1,4 @@
-//! What the server says.
+//! Handles protocol events.
 
 use malote_wire_amqp::connection::{Disposed, Event, Incoming, LinkFlow, LinkId};
 use malote_wire_amqp::message::Message as Wire;
@@ -8,18 +8,18 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use super::super::error::{Error, Result};
 use super::super::limits;
-use super::Driver;
-use super::command::{Opened, Wanted};
-use super::link::{Inbound, Link, Outbound, State, confirmed, sent};
+use super::AmqpDriver;
+use super::command::{AttachedLink, LinkPurpose};
+use super::link::{DriverLinkState, InboundLink, LinkEntry, OutboundLink, confirmed, sent};
 
-impl Driver {
-    /// Takes one event. What it tells is the connection's end.
+impl AmqpDriver {
+    /// Handles one event. Returns an error if the connection has ended.
     pub(super) fn event(&mut self, event: Event) -> Option<Error> {
         match event {
-            Event::Attached { link, attach } => self.attached(link, attach),
+            Event::Attached { link, attach } => self.link_attached(link, attach),
             Event::Flow(flow) => self.flow(&flow),
             Event::Delivery(incoming) => self.deliver(incoming),
-            Event::Disposition(disposed) => self.disposed(&disposed),
+            Event::Disposition(handle_disposition) => self.handle_disposition(&handle_disposition),
             Event::Detach { link, error, closed } => {
                 let why = Error::detached(error.as_ref());
                 let _ = self.amqp.detach(link, closed, None);
@@ -29,7 +29,7 @@ impl Driver {
                 let why = error.as_ref().map_or(Error::Closed, Error::refused);
                 self.forget(link, why);
             }
-            Event::LinkFailed { link, error } => self.failed(link, &error),
+            Event::LinkFailed { link, error } => self.link_failed(link, &error),
             Event::End { session, error } => {
                 let why = Error::detached(error.as_ref());
                 let _ = self.amqp.end(session, None);
@@ -38,18 +38,19 @@ impl Driver {
             Event::SessionFailed { session, error } => {
                 self.forget_session(|link| link.session() == session, Error::refused(&error));
             }
-            // The server may send again.
+            // The driver tries to send in every turn.
             Event::Unblocked { .. } => {}
             Event::Close { error } => {
                 let _ = self.amqp.close(None);
-                let text = error.map_or("the server closed".to_owned(), |e| e.to_string());
+                let text =
+                    error.map_or("the server closed the connection".to_owned(), |e| e.to_string());
                 return Some(Error::Lost(text));
             }
             Event::Closed { .. } => return Some(Error::Closed),
             Event::Failed(error) => return Some(Error::Lost(error.to_string())),
-            // The server attaches nothing to clients.
+            // Clients have no nodes that a server could attach to.
             Event::Attach { link, .. } => {
-                let text = "a client has no nodes";
+                let text = "this client has no nodes";
                 let error = AmqpError::new("amqp:not-allowed", text);
                 let _ = self.amqp.refuse(link, error);
             }
@@ -65,42 +66,47 @@ impl Driver {
         None
     }
 
-    fn attached(&mut self, link: LinkId, attach: Box<Attach>) {
+    fn link_attached(&mut self, link: LinkId, attach: Box<Attach>) {
         let refused = match attach.role {
             Role::Sender => attach.source.is_none(),
             Role::Receiver => attach.target.is_none(),
         };
-        // A refusal: the detach with its reason comes next.
+        // The server refuses the link: a detach with the reason follows.
         if refused {
             return;
         }
         let Some(found) = self.links.get_mut(&link) else { return };
-        let State::Attaching { .. } = &found.state else { return };
-        let State::Attaching { wanted, reply } = std::mem::replace(&mut found.state, State::Ending)
+        let DriverLinkState::Attaching { .. } = &found.state else { return };
+        let DriverLinkState::Attaching { purpose, reply } =
+            std::mem::replace(&mut found.state, DriverLinkState::Ending)
         else {
             return;
         };
-        let answers = matches!(wanted, Wanted::Answers);
-        found.state = match wanted {
-            Wanted::Sender => State::Sender(Outbound::default()),
-            Wanted::Receiver(deliveries) => State::Receiver(Inbound::new(deliveries)),
-            Wanted::Answers => State::Answers(Default::default()),
+        let responses = matches!(purpose, LinkPurpose::Responses);
+        found.state = match purpose {
+            LinkPurpose::Sender => DriverLinkState::Sender(OutboundLink::default()),
+            LinkPurpose::Receiver(deliveries) => {
+                DriverLinkState::Receiver(InboundLink::new(deliveries))
+            }
+            LinkPurpose::Responses => DriverLinkState::Responses(Default::default()),
         };
-        let opened = Opened { link, attach, why: found.why.clone() };
+        let opened = AttachedLink { link, attach, end_reason: found.end_reason.clone() };
         if reply.send(Ok(opened)).is_err() {
-            // Whoever wanted it has given up: a session goes back at once.
+            // The caller gave up: release a session at once.
             self.detach(link, None);
-        } else if answers {
-            let _ = self.amqp.grant(link, limits::ANSWERS_CREDIT);
+        } else if responses {
+            let _ = self.amqp.grant(link, limits::RESPONSES_CREDIT);
         }
     }
 
     fn flow(&mut self, flow: &LinkFlow) {
         match self.links.get_mut(&flow.link) {
-            Some(Link { state: State::Sender(outbound), .. }) if !outbound.waiting.is_empty() => {
+            Some(LinkEntry { state: DriverLinkState::Sender(outbound), .. })
+                if !outbound.waiting.is_empty() =>
+            {
                 self.sending.insert(flow.link);
             }
-            Some(Link { state: State::Receiver(inbound), .. }) if flow.drain => {
+            Some(LinkEntry { state: DriverLinkState::Receiver(inbound), .. }) if flow.drain => {
                 for reply in inbound.drains.drain(..) {
                     let _ = reply.send(());
                 }
@@ -112,34 +118,38 @@ impl Driver {
     fn deliver(&mut self, incoming: Incoming) {
         let (link, delivery) = (incoming.link, incoming.delivery);
         match self.links.get_mut(&link) {
-            Some(Link { state: State::Receiver(inbound), .. }) => {
-                // Full cannot be: credit is never more than there is room. Closed: the handle is gone.
-                let (TrySendError::Full(unseen) | TrySendError::Closed(unseen)) =
+            Some(LinkEntry { state: DriverLinkState::Receiver(inbound), .. }) => {
+                // It cannot be full, because credit never exceeds the room. It is closed if the handle was dropped.
+                let (TrySendError::Full(unread) | TrySendError::Closed(unread)) =
                     match inbound.deliveries.try_send(incoming) {
                         Ok(()) => return,
                         Err(error) => error,
                     };
-                if !unseen.settled {
+                if !unread.settled {
                     let released = Some(DeliveryState::Released);
                     let _ = self.amqp.dispose(link, delivery, true, released);
                 }
             }
-            Some(Link { state: State::Answers(_), .. }) => self.answered(incoming),
+            Some(LinkEntry { state: DriverLinkState::Responses(_), .. }) => {
+                self.handle_response(incoming)
+            }
             _ => {}
         }
     }
 
-    fn answered(&mut self, incoming: Incoming) {
+    fn handle_response(&mut self, incoming: Incoming) {
         let link = incoming.link;
         if !incoming.settled {
             let accepted = Some(DeliveryState::Accepted);
             let _ = self.amqp.dispose(link, incoming.delivery, true, accepted);
         }
-        if self.amqp.credit(link) < limits::ANSWERS_CREDIT / 2 {
-            let _ = self.amqp.grant(link, limits::ANSWERS_CREDIT);
+        if self.amqp.credit(link) < limits::RESPONSES_CREDIT / 2 {
+            let _ = self.amqp.grant(link, limits::RESPONSES_CREDIT);
         }
-        let read = read_answer(incoming);
-        let Some(Link { state: State::Answers(waiting), .. }) = self.links.get_mut(&link) else {
+        let read = read_response(incoming);
+        let Some(LinkEntry { state: DriverLinkState::Responses(waiting), .. }) =
+            self.links.get_mut(&link)
+        else {
             return;
         };
         match read {
@@ -148,38 +158,42 @@ impl Driver {
                     let _ = reply.send(Ok(message));
                 }
             }
-            Err(error) => tracing::debug!(%error, "an answer to nothing that was asked"),
+            Err(error) => tracing::debug!(%error, "a response to an unknown request is ignored"),
         }
     }
 
-    fn disposed(&mut self, disposed: &Disposed) {
-        let (link, delivery) = (disposed.link, disposed.delivery);
+    fn handle_disposition(&mut self, handle_disposition: &Disposed) {
+        let (link, delivery) = (handle_disposition.link, handle_disposition.delivery);
         let Some(found) = self.links.get_mut(&link) else { return };
         match &mut found.state {
-            State::Sender(outbound) => {
-                if !disposed.settled {
-                    // The second step of a receiver that waits for ours.
-                    let _ = self.amqp.dispose(link, delivery, true, disposed.state.clone());
+            DriverLinkState::Sender(outbound) => {
+                if !handle_disposition.settled {
+                    // Completes the exchange with a receiver that settles second.
+                    let _ =
+                        self.amqp.dispose(link, delivery, true, handle_disposition.state.clone());
                 }
-                if let Some((reply, _permit)) = outbound.in_flight.remove(&disposed.key) {
-                    let _ = reply.send(sent(disposed.state.as_ref()));
+                if let Some((reply, _permit)) = outbound.in_flight.remove(&handle_disposition.key) {
+                    let _ = reply.send(sent(handle_disposition.state.as_ref()));
                 }
                 if !outbound.waiting.is_empty() {
                     self.sending.insert(link);
                 }
             }
-            State::Receiver(inbound) if disposed.settled => {
-                inbound.settled(delivery, confirmed(disposed.state.as_ref()));
+            DriverLinkState::Receiver(inbound) if handle_disposition.settled => {
+                inbound.confirm(delivery, confirmed(handle_disposition.state.as_ref()));
             }
-            State::Receiver(_) | State::Attaching { .. } | State::Answers(_) | State::Ending => {}
+            DriverLinkState::Receiver(_)
+            | DriverLinkState::Attaching { .. }
+            | DriverLinkState::Responses(_)
+            | DriverLinkState::Ending => {}
         }
     }
 
-    fn failed(&mut self, link: LinkId, error: &AmqpError) {
+    fn link_failed(&mut self, link: LinkId, error: &AmqpError) {
         let Some(found) = self.links.get_mut(&link) else { return };
-        let ended = Link {
-            why: found.why.clone(),
-            state: std::mem::replace(&mut found.state, State::Ending),
+        let ended = LinkEntry {
+            end_reason: found.end_reason.clone(),
+            state: std::mem::replace(&mut found.state, DriverLinkState::Ending),
             ending: std::mem::take(&mut found.ending),
         };
         ended.end(Error::refused(error));
@@ -194,10 +208,10 @@ impl Driver {
     }
 }
 
-fn read_answer(incoming: Incoming) -> Result<(u64, Wire)> {
+fn read_response(incoming: Incoming) -> Result<(u64, Wire)> {
     let message = Wire::parse(incoming.payload)?;
     let id = message.properties()?.correlation_id;
     let id = id.as_ref().and_then(Value::as_str).and_then(|id| id.parse().ok());
-    let id = id.ok_or_else(|| Error::Unreadable("an answer without a correlation-id".into()))?;
+    let id = id.ok_or_else(|| Error::Unreadable("a response has no correlation-id".into()))?;
     Ok((id, message))
 }

@@ -1,4 +1,4 @@
-//! SASL and open, before anything else is said.
+//! The handshake: SASL and open.
 
 use std::io;
 
@@ -10,17 +10,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
 use super::super::config::{Config, Credential};
-use super::super::error::{Error, Kind, Result};
+use super::super::error::{Error, ErrorKind, Result};
 use super::super::limits;
-use crate::dial::Stream;
+use crate::dial::ByteStream;
 
-/// Opens a connection on a stream.
+/// Opens an AMQP connection on a stream.
 pub(in super::super) async fn open(
     config: &Config,
     container: &str,
-    stream: &mut Box<dyn Stream>,
+    stream: &mut Box<dyn ByteStream>,
 ) -> Result<(Connection, Instant)> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let limits = Limits {
         container_id: Str::from(container),
         max_frame_size: limits::FRAME_BYTES_MAX,
@@ -36,7 +36,7 @@ pub(in super::super) async fn open(
     loop {
         while let Some(event) = amqp.next_event() {
             if take(config, &mut amqp, event)? {
-                return Ok((amqp, begun));
+                return Ok((amqp, started));
             }
         }
         let output = amqp.take_output();
@@ -52,11 +52,11 @@ pub(in super::super) async fn open(
             to: format!("{}:{}", config.host, config.port),
             why: error.to_string(),
         })?;
-        amqp.received(begun.elapsed().as_millis() as u64);
+        amqp.received(started.elapsed().as_millis() as u64);
     }
 }
 
-/// Answers one event; true once the server has opened.
+/// Handles one event of the handshake. Returns true once the server has opened the connection.
 fn take(config: &Config, amqp: &mut Connection, event: Event) -> Result<bool> {
     match event {
         Event::SaslMechanisms(offered) => {
@@ -64,14 +64,18 @@ fn take(config: &Config, amqp: &mut Connection, event: Event) -> Result<bool> {
                 Credential::Plain { user, password } => {
                     ("PLAIN", Some(format!("\0{user}\0{password}")))
                 }
-                // Whoever has a key shows it at `$cbs`.
+                // Keys and signatures are sent to `$cbs` later.
                 Credential::Key { .. } | Credential::Signature(_) | Credential::Anonymous => {
                     ("ANONYMOUS", None)
                 }
             };
             if !offered.sasl_server_mechanisms.contains(mechanism) {
-                let text = format!("the server does not take {mechanism}");
-                return Err(Error::of(Kind::Unauthorized, condition::UNAUTHORIZED_ACCESS, text));
+                let text = format!("the server does not support SASL {mechanism}");
+                return Err(Error::new(
+                    ErrorKind::Unauthorized,
+                    condition::UNAUTHORIZED_ACCESS,
+                    text,
+                ));
             }
             amqp.sasl_init(SaslInit {
                 mechanism: Symbol::lossy(mechanism),
@@ -81,8 +85,12 @@ fn take(config: &Config, amqp: &mut Connection, event: Event) -> Result<bool> {
         }
         Event::SaslOutcome(outcome) => {
             if outcome.code != SaslCode::Ok {
-                let text = "the server does not take the credential";
-                return Err(Error::of(Kind::Unauthorized, condition::UNAUTHORIZED_ACCESS, text));
+                let text = "the server refused the user name or password";
+                return Err(Error::new(
+                    ErrorKind::Unauthorized,
+                    condition::UNAUTHORIZED_ACCESS,
+                    text,
+                ));
             }
             amqp.open(Open {
                 hostname: Some(Str::from(config.host.as_str())),
@@ -99,10 +107,12 @@ fn take(config: &Config, amqp: &mut Connection, event: Event) -> Result<bool> {
             return Err(Error::refused(&error));
         }
         Event::Close { error: None } => {
-            return Err(Error::Lost("the server closed at once".to_owned()));
+            return Err(Error::Lost(
+                "the server closed the connection during the handshake".to_owned(),
+            ));
         }
         other => {
-            let text = format!("the server said {other:?} before it opened");
+            let text = format!("the server sent {other:?} before it opened the connection");
             return Err(Error::Unreadable(text));
         }
     }

@@ -1,4 +1,4 @@
-//! What the connection's task knows of a link.
+//! The driver's state of a link.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,84 +7,84 @@ use malote_wire_amqp::message::Message as Wire;
 use malote_wire_amqp::performative::{DeliveryState, Rejected};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use super::super::error::{Error, Kind, Result};
-use super::command::{Opened, Reply, Sending, Wanted, Why};
+use super::super::error::{Error, ErrorKind, Result};
+use super::command::{AttachedLink, EndReason, LinkPurpose, Reply, SendMessage};
 
-pub(super) struct Link {
-    pub why: Why,
-    pub state: State,
-    /// Who waits for its end.
+pub(super) struct LinkEntry {
+    pub end_reason: EndReason,
+    pub state: DriverLinkState,
+    /// Callers that wait for the end of the link.
     pub ending: Vec<Reply<()>>,
 }
 
-pub(super) enum State {
-    /// The server has not answered yet.
+pub(super) enum DriverLinkState {
+    /// The server has not answered the attach yet.
     Attaching {
-        wanted: Wanted,
-        reply: Reply<Result<Opened>>,
+        purpose: LinkPurpose,
+        reply: Reply<Result<AttachedLink>>,
     },
-    Sender(Outbound),
-    Receiver(Inbound),
-    Answers(HashMap<u64, Reply<Result<Wire>>>),
-    /// We have detached; the server has not answered.
+    Sender(OutboundLink),
+    Receiver(InboundLink),
+    Responses(HashMap<u64, Reply<Result<Wire>>>),
+    /// Detached by this side; the server has not answered yet.
     Ending,
 }
 
-/// A link on which messages go out.
+/// A link that sends messages.
 #[derive(Default)]
-pub(super) struct Outbound {
-    /// They wait for credit or room.
-    pub waiting: VecDeque<Sending>,
-    /// They wait for their outcomes, by key.
+pub(super) struct OutboundLink {
+    /// Messages that wait for credit or room.
+    pub waiting: VecDeque<SendMessage>,
+    /// Messages that wait for their outcomes, by key.
     pub in_flight: HashMap<u64, (Reply<Result<()>>, Option<OwnedSemaphorePermit>)>,
 }
 
-/// A link on which messages come in.
-pub(super) struct Inbound {
+/// A link that receives messages.
+pub(super) struct InboundLink {
     pub deliveries: mpsc::Sender<Incoming>,
-    /// What was settled and not confirmed yet, and its place in a group.
-    settling: HashMap<DeliveryId, (u64, usize)>,
-    groups: HashMap<u64, Group>,
+    /// Unconfirmed settlements: their group, and the index in it.
+    unconfirmed: HashMap<DeliveryId, (u64, usize)>,
+    groups: HashMap<u64, SettleGroup>,
     next_group: u64,
-    /// Who waits for the end of a drain.
+    /// Callers that wait for the end of a drain.
     pub drains: Vec<Reply<()>>,
 }
 
-/// Deliveries that were settled in one call.
-struct Group {
+/// Deliveries settled in one call.
+struct SettleGroup {
     left: usize,
     results: Vec<Result<()>>,
     reply: Reply<Vec<Result<()>>>,
 }
 
-impl Link {
-    pub fn new(wanted: Wanted, reply: Reply<Result<Opened>>) -> Link {
-        let state = State::Attaching { wanted, reply };
-        Link { why: Why::default(), state, ending: Vec::new() }
+impl LinkEntry {
+    pub fn new(purpose: LinkPurpose, reply: Reply<Result<AttachedLink>>) -> LinkEntry {
+        let state = DriverLinkState::Attaching { purpose, reply };
+        LinkEntry { end_reason: EndReason::default(), state, ending: Vec::new() }
     }
 
-    /// The link is over: whoever waits hears why.
+    /// Ends the link and fails all waiting callers.
     pub fn end(self, error: Error) {
-        let _ = self.why.set(error.clone());
+        let _ = self.end_reason.set(error.clone());
         match self.state {
-            State::Attaching { reply, .. } => {
+            DriverLinkState::Attaching { reply, .. } => {
                 let _ = reply.send(Err(error));
             }
-            State::Sender(outbound) => {
+            DriverLinkState::Sender(outbound) => {
                 for sending in outbound.waiting {
                     let _ = sending.reply.send(Err(error.clone()));
                 }
                 for (reply, _) in outbound.in_flight.into_values() {
-                    let _ = reply.send(Err(error.on_the_way()));
+                    let _ = reply.send(Err(error.for_in_flight()));
                 }
             }
-            State::Receiver(inbound) => inbound.end(&error),
-            State::Answers(asking) => {
-                for reply in asking.into_values() {
+            DriverLinkState::Receiver(inbound) => inbound.end(&error),
+            DriverLinkState::Responses(pending) => {
+                for reply in pending.into_values() {
                     let _ = reply.send(Err(error.clone()));
                 }
             }
-            State::Ending => {}
+            DriverLinkState::Ending => {}
         }
         for reply in self.ending {
             let _ = reply.send(());
@@ -92,19 +92,19 @@ impl Link {
     }
 }
 
-impl Inbound {
-    pub fn new(deliveries: mpsc::Sender<Incoming>) -> Inbound {
-        Inbound {
+impl InboundLink {
+    pub fn new(deliveries: mpsc::Sender<Incoming>) -> InboundLink {
+        InboundLink {
             deliveries,
-            settling: HashMap::new(),
+            unconfirmed: HashMap::new(),
             groups: HashMap::new(),
             next_group: 0,
             drains: Vec::new(),
         }
     }
 
-    /// Remembers a group; those whose places are given have been sent to the server.
-    pub fn settling(
+    /// Adds a group. Results that are None wait for the server's confirmation.
+    pub fn add_group(
         &mut self,
         deliveries: &[DeliveryId],
         results: Vec<Option<Result<()>>>,
@@ -116,7 +116,7 @@ impl Inbound {
         let known = results.into_iter().enumerate().map(|(at, result)| {
             result.unwrap_or_else(|| {
                 left += 1;
-                self.settling.insert(deliveries[at], (id, at));
+                self.unconfirmed.insert(deliveries[at], (id, at));
                 Ok(())
             })
         });
@@ -124,13 +124,13 @@ impl Inbound {
         if left == 0 {
             let _ = reply.send(results);
         } else {
-            self.groups.insert(id, Group { left, results, reply });
+            self.groups.insert(id, SettleGroup { left, results, reply });
         }
     }
 
-    /// The server has confirmed one.
-    pub fn settled(&mut self, delivery: DeliveryId, result: Result<()>) {
-        let Some((id, at)) = self.settling.remove(&delivery) else { return };
+    /// Records a confirmation of the server.
+    pub fn confirm(&mut self, delivery: DeliveryId, result: Result<()>) {
+        let Some((id, at)) = self.unconfirmed.remove(&delivery) else { return };
         let Some(group) = self.groups.get_mut(&id) else { return };
         group.results[at] = result;
         group.left -= 1;
@@ -142,8 +142,8 @@ impl Inbound {
     }
 
     fn end(mut self, error: &Error) {
-        for delivery in self.settling.keys().copied().collect::<Vec<_>>() {
-            self.settled(delivery, Err(error.clone()));
+        for delivery in self.unconfirmed.keys().copied().collect::<Vec<_>>() {
+            self.confirm(delivery, Err(error.clone()));
         }
         for reply in self.drains {
             let _ = reply.send(());
@@ -151,25 +151,25 @@ impl Inbound {
     }
 }
 
-/// What an outcome means to a sender.
+/// The result of a send.
 pub(super) fn sent(state: Option<&DeliveryState>) -> Result<()> {
-    let released = |text: &str| Err(Error::of(Kind::Released, "amqp:released", text));
+    let released = |text: &str| Err(Error::new(ErrorKind::Released, "amqp:released", text));
     match state {
         Some(DeliveryState::Accepted) => Ok(()),
         Some(DeliveryState::Rejected(Rejected { error: Some(error) })) => {
             Err(Error::refused(error))
         }
         Some(DeliveryState::Rejected(Rejected { error: None })) => {
-            Err(Error::of(Kind::Other, "amqp:rejected", "the message was rejected"))
+            Err(Error::new(ErrorKind::Other, "amqp:rejected", "the message was rejected"))
         }
         Some(DeliveryState::Released | DeliveryState::Modified(_)) => {
-            released("the message was given back")
+            released("the server released the message")
         }
-        _ => released("the message was settled without an outcome"),
+        _ => released("the server settled the message without an outcome"),
     }
 }
 
-/// What the server's echo of a settlement means: only an error in it says that it failed.
+/// The result of a settlement: the server's confirmation means success unless it contains an error.
 pub(super) fn confirmed(state: Option<&DeliveryState>) -> Result<()> {
     match state {
         Some(DeliveryState::Rejected(Rejected { error: Some(error) })) => {

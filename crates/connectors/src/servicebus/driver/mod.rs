@@ -1,14 +1,14 @@
-//! The connection's one task: the socket, the protocol's engine, and what handles ask of it.
+//! The task of a connection: the socket, the protocol engine, and the commands of handles.
 //!
-//! | file | what |
+//! | file | contains |
 //! |---|---|
-//! | `command.rs` | what handles ask |
+//! | `command.rs` | the commands |
 //! | `handshake.rs` | SASL and open |
-//! | `link.rs` | what is known of a link |
-//! | `event.rs` | what the server says |
+//! | `link.rs` | the state of a link |
+//! | `event.rs` | protocol events |
 //!
-//! Handles wait, the task does not: what it holds for them is bounded by credit, by permits, and by the queue of
-//! commands, all of which are taken before something is asked.
+//! Handles wait, the task never does. Credit, permits and the bounded channel of commands limit the task's memory;
+//! handles acquire them before they send a command.
 
 mod command;
 mod event;
@@ -25,102 +25,104 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant, sleep_until};
 
-use super::error::{Error, Kind};
+use super::error::{Error, ErrorKind};
 use super::limits;
-use crate::dial::Stream;
+use crate::dial::ByteStream;
 
-pub(super) use command::{Asking, Command, Gone, Opened, Reply, Sending, Settling, Wanted, Why};
+pub(super) use command::{
+    AttachedLink, DriverCommand, DroppedLink, EndReason, LinkPurpose, Reply, SendMessage,
+    SendRequest, SettleDeliveries,
+};
 pub(super) use handshake::open;
-use link::{Link, State};
+use link::{DriverLinkState, LinkEntry};
 
-/// Nothing is due.
-const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+/// For a wait without a deadline.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The task.
-pub(super) struct Driver {
+pub(super) struct AmqpDriver {
     amqp: Connection,
-    begun: Instant,
-    commands: mpsc::Receiver<Command>,
-    /// One word at most for each link, so it needs no bound of its own.
-    gone: mpsc::UnboundedReceiver<Gone>,
-    links: HashMap<LinkId, Link>,
-    /// Links of each session; it ends with the last.
+    started: Instant,
+    commands: mpsc::Receiver<DriverCommand>,
+    /// At most one entry per link, so the channel needs no bound of its own.
+    dropped: mpsc::UnboundedReceiver<DroppedLink>,
+    links: HashMap<LinkId, LinkEntry>,
+    /// The number of links of each session; a session ends with its last link.
     sessions: HashMap<SessionId, usize>,
-    /// Senders that have something to send.
+    /// Senders with messages to send.
     sending: HashSet<LinkId>,
     next_key: u64,
     closing: Vec<Reply<()>>,
-    /// The time at which a farewell is cut short.
+    /// When closing is cut short.
     deadline: Option<Instant>,
-    why: Why,
+    end_reason: EndReason,
 }
 
-impl Driver {
+impl AmqpDriver {
     pub fn new(
         amqp: Connection,
-        begun: Instant,
-        commands: mpsc::Receiver<Command>,
-        gone: mpsc::UnboundedReceiver<Gone>,
-        why: Why,
-    ) -> Driver {
-        Driver {
+        started: Instant,
+        commands: mpsc::Receiver<DriverCommand>,
+        dropped: mpsc::UnboundedReceiver<DroppedLink>,
+        end_reason: EndReason,
+    ) -> AmqpDriver {
+        AmqpDriver {
             amqp,
-            begun,
+            started,
             commands,
-            gone,
+            dropped,
             links: HashMap::new(),
             sessions: HashMap::new(),
             sending: HashSet::new(),
             next_key: 1,
             closing: Vec::new(),
             deadline: None,
-            why,
+            end_reason,
         }
     }
 
-    /// Runs to the connection's end. Everyone who waits hears why.
-    pub async fn run(mut self, stream: Box<dyn Stream>) {
+    /// Runs until the connection ends. Fails all waiting callers.
+    pub async fn run(mut self, stream: Box<dyn ByteStream>) {
         let ended = self.serve(stream).await;
         let error = match ended {
             Ok(error) => error,
             Err(error) => Error::Lost(error.to_string()),
         };
-        // Before anybody hears of it, all links are over.
-        let _ = self.why.set(error.clone());
+        // Ends all links before any caller is woken.
+        let _ = self.end_reason.set(error.clone());
         self.commands.close();
         for (_, link) in self.links.drain() {
             link.end(error.clone());
         }
-        // Replies that are dropped tell their askers to look at `why`.
+        // Dropping a reply makes its caller read `end_reason`.
         while self.commands.try_recv().is_ok() {}
         for reply in self.closing {
             let _ = reply.send(());
         }
     }
 
-    async fn serve(&mut self, stream: Box<dyn Stream>) -> io::Result<Error> {
+    async fn serve(&mut self, stream: Box<dyn ByteStream>) -> io::Result<Error> {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let mut unwritten = Bytes::new();
-        let mut over = None;
+        let mut end_error = None;
         loop {
             if let Some(error) = self.turn() {
-                over = Some(error);
+                end_error = Some(error);
             }
             if unwritten.is_empty() {
                 unwritten = self.amqp.take_output();
             }
             if self.amqp.is_finished() {
-                // The last words may be lost; nobody waits for them.
+                // Best effort: nobody waits for the last bytes.
                 let last = async {
                     writer.write_all(&unwritten).await?;
                     writer.write_all(&self.amqp.take_output()).await?;
                     writer.shutdown().await
                 };
-                let _ = tokio::time::timeout(limits::FAREWELL, last).await;
-                return Ok(over.unwrap_or(Error::Closed));
+                let _ = tokio::time::timeout(limits::CLOSE_MAX, last).await;
+                return Ok(end_error.unwrap_or(Error::Closed));
             }
-            let tick = self.amqp.next_tick_ms().map_or(FAR, Duration::from_millis);
-            let mut wake = self.begun + tick;
+            let tick = self.amqp.next_tick_ms().map_or(NEVER, Duration::from_millis);
+            let mut wake = self.started + tick;
             if let Some(deadline) = self.deadline {
                 wake = wake.min(deadline);
             }
@@ -133,7 +135,7 @@ impl Driver {
                 },
                 read = reader.read_buf(self.amqp.input()), if wants_input => match read? {
                     0 if !open => return Ok(Error::Closed),
-                    0 => return Ok(Error::Lost("the server hung up".to_owned())),
+                    0 => return Ok(Error::Lost("the server closed the socket".to_owned())),
                     _ => {
                         let now_ms = self.now_ms();
                         self.amqp.received(now_ms);
@@ -142,16 +144,16 @@ impl Driver {
                 command = self.commands.recv(), if open => match command {
                     Some(command) => {
                         self.command(command);
-                        // What waits beside it goes out with it.
-                        for _ in 1..limits::COMMANDS_AT_ONCE {
+                        // Commands that wait are handled together.
+                        for _ in 1..limits::COMMANDS_PER_TURN {
                             let Ok(command) = self.commands.try_recv() else { break };
                             self.command(command);
                         }
                     }
-                    // Nobody holds a handle any more.
-                    None => self.farewell(),
+                    // All handles were dropped.
+                    None => self.begin_close(),
                 },
-                Some(gone) = self.gone.recv(), if open => self.gone(gone, None),
+                Some(dropped) = self.dropped.recv(), if open => self.dropped(dropped, None),
                 () = sleep_until(wake) => {
                     if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                         return Ok(Error::Closed);
@@ -164,61 +166,64 @@ impl Driver {
     }
 
     fn now_ms(&self) -> u64 {
-        self.begun.elapsed().as_millis() as u64
+        self.started.elapsed().as_millis() as u64
     }
 
-    /// Does all that can be done without waiting; tells when the connection is over.
+    /// Does all work that needs no waiting. Returns an error if the connection has ended.
     fn turn(&mut self) -> Option<Error> {
-        let mut over = None;
+        let mut end_error = None;
         while let Some(event) = self.amqp.next_event() {
-            over = self.event(event).or(over);
+            end_error = self.event(event).or(end_error);
         }
         for link in std::mem::take(&mut self.sending) {
             self.transmit(link);
         }
-        over
+        end_error
     }
 
-    fn farewell(&mut self) {
-        self.deadline.get_or_insert(Instant::now() + limits::FAREWELL);
+    fn begin_close(&mut self) {
+        self.deadline.get_or_insert(Instant::now() + limits::CLOSE_MAX);
         let _ = self.amqp.close(None);
     }
 
-    fn command(&mut self, command: Command) {
+    fn command(&mut self, command: DriverCommand) {
         match command {
-            Command::Attach { session, attach, wanted, reply } => {
+            DriverCommand::Attach { session, attach, purpose, reply } => {
                 let session = session.map_or_else(|| self.amqp.begin(), Ok);
                 let attached = session.and_then(|session| self.amqp.attach(session, *attach));
                 match attached {
                     Ok(link) => {
                         *self.sessions.entry(link.session()).or_default() += 1;
-                        self.links.insert(link, Link::new(wanted, reply));
+                        self.links.insert(link, LinkEntry::new(purpose, reply));
                     }
                     Err(error) => {
                         let _ = reply.send(Err(error.into()));
                     }
                 }
             }
-            Command::Send(sending) => {
+            DriverCommand::Send(sending) => {
                 let link = sending.link;
                 match self.links.get_mut(&link) {
-                    Some(Link { state: State::Sender(outbound), .. }) => {
+                    Some(LinkEntry { state: DriverLinkState::Sender(outbound), .. }) => {
                         outbound.waiting.push_back(sending);
                         self.sending.insert(link);
                     }
-                    // Dropped: the asker looks at the link's `why`.
+                    // Dropping the reply makes the caller read the link's `end_reason`.
                     _ => drop(sending),
                 }
             }
-            Command::Credit { link, more } => {
-                if let Some(Link { state: State::Receiver(inbound), .. }) = self.links.get(&link) {
+            DriverCommand::Credit { link, more } => {
+                if let Some(LinkEntry { state: DriverLinkState::Receiver(inbound), .. }) =
+                    self.links.get(&link)
+                {
                     let room = u32::try_from(inbound.deliveries.capacity()).unwrap_or(u32::MAX);
                     let credit = self.amqp.credit(link).saturating_add(more).min(room);
                     let _ = self.amqp.grant(link, credit);
                 }
             }
-            Command::Drain { link, reply } => {
-                let Some(Link { state: State::Receiver(inbound), .. }) = self.links.get_mut(&link)
+            DriverCommand::Drain { link, reply } => {
+                let Some(LinkEntry { state: DriverLinkState::Receiver(inbound), .. }) =
+                    self.links.get_mut(&link)
                 else {
                     return;
                 };
@@ -228,66 +233,80 @@ impl Driver {
                     inbound.drains.push(reply);
                 }
             }
-            Command::Settle(settling) => self.settle(settling),
-            Command::Ask(asking) => self.ask(asking),
-            Command::Detach { gone, reply } => self.gone(gone, Some(reply)),
-            Command::Close { reply } => {
+            DriverCommand::Settle(request) => self.settle(request),
+            DriverCommand::Request(request) => self.request(request),
+            DriverCommand::Detach { dropped, reply } => self.dropped(dropped, Some(reply)),
+            DriverCommand::Close { reply } => {
                 self.closing.push(reply);
-                self.farewell();
+                self.begin_close();
             }
         }
     }
 
-    fn settle(&mut self, settling: Settling) {
-        let Settling { link, deliveries, state, forget, reply } = settling;
-        let Some(Link { state: State::Receiver(inbound), .. }) = self.links.get_mut(&link) else {
+    fn settle(&mut self, request: SettleDeliveries) {
+        let SettleDeliveries { link, deliveries, state, forget, reply } = request;
+        let Some(LinkEntry { state: DriverLinkState::Receiver(inbound), .. }) =
+            self.links.get_mut(&link)
+        else {
             return;
         };
         let lost = || {
-            let text = "the message is settled already, or its lock is over";
-            Err(Error::of(Kind::MessageLockLost, "com.microsoft:message-lock-lost", text))
+            let text = "the message is already settled, or its lock has ended";
+            Err(Error::new(ErrorKind::MessageLockLost, "com.microsoft:message-lock-lost", text))
         };
         let mut results = Vec::with_capacity(deliveries.len());
         for delivery in &deliveries {
-            let told = self.amqp.dispose(link, *delivery, forget, Some(state.clone()));
-            results.push(match told {
+            let sent = self.amqp.dispose(link, *delivery, forget, Some(state.clone()));
+            results.push(match sent {
                 Ok(true) if forget => Some(Ok(())),
                 Ok(true) => None,
                 Ok(false) => Some(lost()),
                 Err(error) => Some(Err(error.into())),
             });
         }
-        inbound.settling(&deliveries, results, reply);
+        inbound.add_group(&deliveries, results, reply);
     }
 
-    fn ask(&mut self, asking: Asking) {
-        let Asking { requests, answers, id, payload, reply } = asking;
-        let Some(Link { state: State::Answers(waiting), .. }) = self.links.get_mut(&answers) else {
-            return;
-        };
-        waiting.retain(|_, reply| !reply.is_closed());
-        if waiting.len() >= limits::ASKING_MAX {
-            let _ = reply.send(Err(Error::TooMany("requests")));
-            return;
-        }
-        let Some(Link { state: State::Sender(outbound), .. }) = self.links.get_mut(&requests)
+    fn request(&mut self, request: SendRequest) {
+        let SendRequest { requests, responses, id, payload, reply } = request;
+        let Some(LinkEntry { state: DriverLinkState::Responses(waiting), .. }) =
+            self.links.get_mut(&responses)
         else {
             return;
         };
-        // What becomes of the request itself is nobody's concern: the answer tells.
+        waiting.retain(|_, reply| !reply.is_closed());
+        if waiting.len() >= limits::REQUESTS_MAX {
+            let _ = reply.send(Err(Error::TooMany("requests")));
+            return;
+        }
+        let Some(LinkEntry { state: DriverLinkState::Sender(outbound), .. }) =
+            self.links.get_mut(&requests)
+        else {
+            return;
+        };
+        // The outcome of the request itself does not matter, only the response.
         let (ignored, _) = tokio::sync::oneshot::channel();
-        let sending =
-            Sending { link: requests, message_format: 0, payload, reply: ignored, permit: None };
+        let sending = SendMessage {
+            link: requests,
+            message_format: 0,
+            payload,
+            reply: ignored,
+            permit: None,
+        };
         outbound.waiting.push_back(sending);
         self.sending.insert(requests);
-        if let Some(Link { state: State::Answers(waiting), .. }) = self.links.get_mut(&answers) {
+        if let Some(LinkEntry { state: DriverLinkState::Responses(waiting), .. }) =
+            self.links.get_mut(&responses)
+        {
             waiting.insert(id, reply);
         }
     }
 
     /// Sends what credit and room allow.
     fn transmit(&mut self, link: LinkId) {
-        let Some(Link { state: State::Sender(outbound), .. }) = self.links.get_mut(&link) else {
+        let Some(LinkEntry { state: DriverLinkState::Sender(outbound), .. }) =
+            self.links.get_mut(&link)
+        else {
             return;
         };
         while let Some(sending) = outbound.waiting.front() {
@@ -302,15 +321,17 @@ impl Driver {
             };
             let taken = self.amqp.send(link, outgoing);
             if let Err(SendError::Full) = taken {
-                // Room comes with writing and with outcomes, each of which is followed by a turn.
+                // Writing and outcomes make room, and a turn follows both.
                 self.sending.insert(link);
                 return;
             }
             if let Err(SendError::NoCredit) = taken {
-                // Credit comes with a flow.
+                // A flow frame brings credit.
                 return;
             }
-            let Some(Sending { reply, permit, .. }) = outbound.waiting.pop_front() else { return };
+            let Some(SendMessage { reply, permit, .. }) = outbound.waiting.pop_front() else {
+                return;
+            };
             match taken {
                 Ok(()) => {
                     self.next_key += 1;
@@ -326,25 +347,27 @@ impl Driver {
     fn detach(&mut self, link: LinkId, reply: Option<Reply<()>>) {
         let Some(state) = self.links.get_mut(&link) else { return };
         state.ending.extend(reply);
-        if matches!(state.state, State::Ending) || self.amqp.detach(link, true, None).is_err() {
+        if matches!(state.state, DriverLinkState::Ending)
+            || self.amqp.detach(link, true, None).is_err()
+        {
             return;
         }
-        let ended = Link {
-            why: state.why.clone(),
-            state: std::mem::replace(&mut state.state, State::Ending),
+        let ended = LinkEntry {
+            end_reason: state.end_reason.clone(),
+            state: std::mem::replace(&mut state.state, DriverLinkState::Ending),
             ending: Vec::new(),
         };
         ended.end(Error::Closed);
     }
 
-    fn gone(&mut self, gone: Gone, reply: Option<Reply<()>>) {
-        for delivery in gone.unseen {
-            let _ = self.amqp.dispose(gone.link, delivery, true, Some(DeliveryState::Released));
+    fn dropped(&mut self, dropped: DroppedLink, reply: Option<Reply<()>>) {
+        for delivery in dropped.unread {
+            let _ = self.amqp.dispose(dropped.link, delivery, true, Some(DeliveryState::Released));
         }
-        self.detach(gone.link, reply);
+        self.detach(dropped.link, reply);
     }
 
-    /// A link is no more; its session ends with the last.
+    /// Forgets a link, and ends its session with the last one.
     fn forget(&mut self, link: LinkId, error: Error) {
         self.sending.remove(&link);
         if let Some(link) = self.links.remove(&link) {

@@ -28,6 +28,7 @@ pub(super) fn rule<'a>(text: &str, option: &impl Fn(&str) -> Option<&'a str>) ->
     let filter = match text.split_once(':') {
         None => Filter::All,
         Some(("key", key)) => Filter::Key(key.into()),
+        Some(("weight", weight)) => Filter::Weight(weight.parse().unwrap()),
         Some(("pattern", pattern)) => Filter::Pattern(pattern.into()),
         Some(("subject", subject)) => Filter::Correlation(Arc::new(Correlation {
             subject: Some(subject.into()),

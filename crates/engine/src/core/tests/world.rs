@@ -1,5 +1,7 @@
 //! A core on a real journal, with a manual clock and names for leases.
 
+mod tell;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -100,6 +102,7 @@ impl World {
         let flag = |name: &str| rest.contains(&name);
         let plain: Vec<&str> = rest.iter().copied().filter(|w| !w.contains('=')).collect();
         let queue = |i: usize| QueueName::new(plain[i]).unwrap();
+        let target = |i: usize| address(plain[i]);
         let lease = |i: usize| self.tokens[plain[i]];
         let leases = || plain.iter().map(|name| self.tokens[*name]).collect();
         let state = || {
@@ -151,6 +154,7 @@ impl World {
                 spec.overflow = match option("over") {
                     None => Overflow::Reject,
                     Some("drop") => Overflow::DropOldest,
+                    Some("newest") => Overflow::DeadLetterNewest,
                     Some(_) => Overflow::DeadLetterOldest,
                 };
                 spec.status = status(&option);
@@ -159,6 +163,9 @@ impl World {
                 spec.auto_delete = flag("auto");
                 spec.idle_ms_max = number("idle");
                 spec.exclusive = flag("exclusive");
+                spec.single_active = flag("single");
+                spec.transient = flag("transient");
+                spec.discard_unroutable = flag("discard");
                 match option("dead") {
                     Some("drop") => spec.dead_letter = DeadLetterTarget::Drop,
                     Some(to) if to.starts_with("topic:") => {
@@ -189,6 +196,8 @@ impl World {
                     let mut message = Message { message_id: Some(id.into()), ..Message::default() };
                     message.dedup_id = option("known").map(Into::into);
                     message.key = option("key").map(Into::into);
+                    message.more_keys = option("also").into_iter().map(Into::into).collect();
+                    message.blind_keys = option("blind").into_iter().map(Into::into).collect();
                     message.subject = option("subject").map(Into::into);
                     if let Some((name, value)) = option("prop").and_then(|p| p.split_once(':')) {
                         message.properties.set(name, Value::String(value.into()));
@@ -244,6 +253,8 @@ impl World {
                     Some("direct") => TopicKind::Direct,
                     Some("fanout") => TopicKind::Fanout,
                     Some("topic") => TopicKind::Topic,
+                    Some("hash") => TopicKind::Hash,
+                    Some("queue") => TopicKind::Queue,
                     Some(_) => TopicKind::Headers,
                 };
                 let dedup = number("dedup").map(|window_ms| Dedup {
@@ -253,7 +264,18 @@ impl World {
                 });
                 let (auto_delete, internal) = (flag("auto"), flag("internal"));
                 let status = status(&option);
-                let spec = TopicSpec { kind, auto_delete, internal, dedup, status };
+                let alternate = option("alternate").map(|name| TopicName::new(name).unwrap());
+                let transient = flag("transient");
+                let spec = TopicSpec {
+                    kind,
+                    auto_delete,
+                    internal,
+                    dedup,
+                    status,
+                    alternate,
+                    transient,
+                    ..TopicSpec::default()
+                };
                 let (name, spec) = (TopicName::new(plain[0]).unwrap(), Box::new(spec));
                 match *verb {
                     "topic" => Command::DeclareTopic { name, spec },
@@ -262,12 +284,12 @@ impl World {
             }
             "bind" => Command::Bind {
                 topic: TopicName::new(plain[0]).unwrap(),
-                queue: queue(1),
+                target: target(1),
                 rule: Box::new(rule(option("where").unwrap_or("all"), &option)),
             },
             "rebind" => Command::Rebind {
                 topic: TopicName::new(plain[0]).unwrap(),
-                queue: queue(1),
+                target: target(1),
                 rule: Box::new(rule(option("where").unwrap_or("all"), &option)),
             },
             "label" => Command::LabelTopic {
@@ -276,13 +298,13 @@ impl World {
             },
             "unbind" => Command::Unbind {
                 topic: TopicName::new(plain[0]).unwrap(),
-                queue: queue(1),
+                target: target(1),
                 rule: plain[2].into(),
             },
             "untopic" => Command::DeleteTopic { name: TopicName::new(plain[0]).unwrap() },
             "rules" => Command::Rules {
                 topic: TopicName::new(plain[0]).unwrap(),
-                queue: None,
+                target: None,
                 after: None,
                 max: 100,
             },
@@ -301,6 +323,7 @@ impl World {
                 take: flag("take"),
                 lock_ms: number("lock"),
                 once_until: Some(Timestamp(self.now + number("wait").unwrap_or(0))),
+                priority: 0,
             }),
             "attach" => {
                 let consumer = ConsumerId(self.requests);
@@ -318,6 +341,7 @@ impl World {
                     take: flag("take"),
                     lock_ms: None,
                     once_until: None,
+                    priority: number("priority").unwrap_or(0) as i32,
                 })
             }
             "credit" => {
@@ -633,149 +657,5 @@ impl World {
         self.granted += 1;
         self.tokens.insert(name.clone(), token);
         name
-    }
-
-    fn tell(&mut self, reply: Reply) {
-        let text = match reply {
-            Reply::Done => return,
-            Reply::Declared { created } => return assert!(created, "declared twice"),
-            Reply::Sent(sent) if sent.iter().all(|sent| !sent.duplicate && sent.copies == 1) => {
-                return;
-            }
-            Reply::Sent(sent) => {
-                let each = sent.iter().map(|receipt| match (receipt.duplicate, receipt.copies) {
-                    (true, _) => match receipt.first_id {
-                        Some(id) => format!("{} again, as {id:x}", receipt.seq),
-                        None => format!("{} again", receipt.seq),
-                    },
-                    (false, 1) => receipt.seq.to_string(),
-                    (false, copies) => format!("{copies} copies"),
-                });
-                each.collect::<Vec<_>>().join(", ")
-            }
-            Reply::SentEach(each) => {
-                for one in each {
-                    match one {
-                        Ok(receipts) => self.tell(Reply::Sent(receipts.into_vec())),
-                        Err(refusal) => writeln!(self.said, "refused: {refusal}").unwrap(),
-                    }
-                }
-                return;
-            }
-            Reply::Count(n) => format!("{n}"),
-            Reply::Settled(each) => {
-                let lost = each.iter().filter(|outcome| outcome.is_err()).count();
-                if lost == 0 {
-                    return;
-                }
-                format!("{lost} lost")
-            }
-            Reply::Renewed(each) => {
-                each[0].as_ref().map_or("lost".into(), |until| format!("until {until}"))
-            }
-            Reply::Accepted(None) => "no session".into(),
-            Reply::Accepted(Some(held)) => {
-                format!("holds {} as {} until {}", held.session, self.name(held.hold), held.until)
-            }
-            Reply::Delivered(grants) if grants.is_empty() => "nothing".into(),
-            Reply::Delivered(grants) => {
-                let each = grants.into_iter().map(|grant| {
-                    let Stored { message, dead, .. } = Stored::read(
-                        &mut self.journal.segments.reading(false),
-                        grant.pos,
-                        ReadMode::Blocking,
-                        &mut None,
-                    )
-                    .unwrap();
-                    let body = String::from_utf8(message.body.bytes.to_vec()).unwrap();
-                    let mut text = body.clone();
-                    if let Some(lease) = grant.lease {
-                        write!(text, " as {}", self.name(lease)).unwrap();
-                    }
-                    if grant.receives > 1 || grant.failed > 0 {
-                        write!(text, " (receives {}, failed {})", grant.receives, grant.failed)
-                            .unwrap();
-                    }
-                    if let (Some(at), true) = (grant.first_at, self.tell_firsts) {
-                        write!(text, " first at {at}").unwrap();
-                    }
-                    if let Some(id) = message.message_id.filter(|id| !id.is_empty() && *id != body)
-                    {
-                        write!(text, " called {id}").unwrap();
-                    }
-                    if let Some(Value::String(value)) = message.properties.get("set") {
-                        write!(text, " set={value}").unwrap();
-                    }
-                    if let Some(dead) = dead {
-                        write!(
-                            text,
-                            " [{}: {}, from {} {}]",
-                            dead.reason, dead.text, dead.from, dead.from_seq
-                        )
-                        .unwrap();
-                    }
-                    text
-                });
-                each.collect::<Vec<_>>().join(", ")
-            }
-            Reply::State(pos) => format!("state at {pos:?}"),
-            Reply::Peeked { items, .. } => {
-                let each = items
-                    .iter()
-                    .map(|item| format!("{} {:?}", item.seq, item.state).to_lowercase());
-                each.collect::<Vec<_>>().join(", ")
-            }
-            Reply::Queues(facts) => {
-                let f = &facts[0];
-                format!(
-                    "ready {} locked {} delayed {} scheduled {} deferred {} dead {} sessions {}/{} held {}",
-                    f.ready,
-                    f.locked,
-                    f.delayed,
-                    f.scheduled,
-                    f.deferred,
-                    f.dead_lettered,
-                    f.sessions_ready,
-                    f.sessions,
-                    f.sessions_held
-                )
-            }
-            Reply::Topics(facts) => {
-                let each = facts.iter().map(|f| {
-                    let labels = f.labels.iter().map(|(name, text)| format!(", {name}: {text}"));
-                    format!(
-                        "{}: {} queues, {} rules, {} scheduled, {} waiting, {} copies{}",
-                        f.name,
-                        f.queues,
-                        f.rules,
-                        f.scheduled,
-                        f.waiting,
-                        f.totals.copies,
-                        labels.collect::<String>()
-                    )
-                });
-                each.collect::<Vec<_>>().join("; ")
-            }
-            Reply::Rules(rules) => {
-                let each = rules.iter().map(|b| format!("{} {}", b.queue, b.rule.name));
-                each.collect::<Vec<_>>().join("; ")
-            }
-            Reply::Sessions { sessions, next } => {
-                let each = sessions.iter().map(|s| match s.state_at {
-                    Timestamp(0) => format!("{} {}", s.session, s.messages),
-                    at => format!("{} {} state at {at}", s.session, s.messages),
-                });
-                let mut all: Vec<_> = each.collect();
-                all.extend(next.map(|next| format!("more from {next}")));
-                all.join(", ")
-            }
-            Reply::Saved { body, .. } => format!("{} bytes of state", body.len()),
-            Reply::Located(places) => format!("{} places", places.len()),
-            Reply::Resolved(Resolution::Missing) => "no such name".to_owned(),
-            Reply::Resolved(Resolution::Ambiguous) => "several are spelled so".to_owned(),
-            Reply::Resolved(Resolution::Found(Address::Queue(name))) => format!("queue {name}"),
-            Reply::Resolved(Resolution::Found(Address::Topic(name))) => format!("topic {name}"),
-        };
-        writeln!(self.said, "{text}").unwrap();
     }
 }

@@ -1,7 +1,7 @@
-//! Authentication: a shared access signature or a bearer token in a header; and the check of a browser's origin.
+//! Authentication: a shared access signature or a bearer token in a header.
 
 use axum::http::HeaderMap;
-use malote_model::{Principal, Timestamp, WebGuard};
+use malote_model::{Principal, Timestamp};
 
 use super::error::{AdminError, AdminResult};
 use crate::Front;
@@ -44,10 +44,4 @@ pub(super) fn caller(
         true => Ok(key.principal),
         false => Err(AdminError::unauthorised("InvalidAudience: the token is for another entity.")),
     }
-}
-
-/// Refuses cross-origin pages, and host names that are not the broker's.
-pub(super) fn check_page(headers: &HeaderMap, web: &WebGuard) -> AdminResult<()> {
-    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("(not ASCII)"));
-    web.check(text).map_err(|foreign| AdminError::forbidden(format!("Refused: {foreign}.")))
 }

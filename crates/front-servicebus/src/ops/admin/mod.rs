@@ -36,6 +36,7 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use malote_engine::{EngineError, QueueFacts, Resolution, TopicFacts};
+use malote_http::check_origin;
 use malote_model::{
     Action, AuditProtocol, Denied, PeerMark, Principal, QueueName, Refusal, Resource, Timestamp,
     WebGuard,
@@ -109,7 +110,8 @@ async fn serve(State(endpoint): State<AdminEndpoint>, request: Request) -> Respo
 async fn handle(endpoint: &AdminEndpoint, request: Request) -> AdminResult<Response> {
     let (parts, body) = request.into_parts();
     let headers = &parts.headers;
-    auth::check_page(headers, &endpoint.web)?;
+    check_origin(&endpoint.web, headers)
+        .map_err(|foreign| AdminError::forbidden(format!("Refused: {foreign}.")))?;
     let query = parts.uri.query().unwrap_or_default();
     let base_url = base_url(headers, query, endpoint.tls);
     let shared = &endpoint.shared;

@@ -42,9 +42,10 @@ async fn walk(
     let (page, mut after) = (limits::RECEIVE_BATCH_MAX, None);
     loop {
         let engine = &call.admin.front.engine;
-        let some = engine.rules(topic.clone(), Some(queue.clone()), after.take(), page).await?;
+        let some =
+            engine.rules(topic.clone(), Some(queue.clone().into()), after.take(), page).await?;
         let more = some.len() >= page;
-        after = some.last().map(|last| (last.queue.clone(), last.rule.name.clone()));
+        after = some.last().map(|last| (last.target.clone(), last.rule.name.clone()));
         if !some.into_iter().all(|binding| each(binding.rule)) || !more {
             return Ok(());
         }

@@ -216,6 +216,7 @@ pub(super) async fn receiver(
         take: request.receive_and_delete,
         lock_ms: None,
         free_standing: session.is_none() && !request.release_on_detach,
+        priority: 0,
     };
     let lock = if session.is_some() { LockKind::Session } else { LockKind::Message };
     let attached = engine.attach(consume).await;

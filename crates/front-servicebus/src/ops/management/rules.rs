@@ -55,7 +55,7 @@ pub(super) async fn list(context: &ManagementContext<'_>) -> OperationResult {
     let top = page("top").unwrap_or(limits::PAGE_MAX).min(limits::PAGE_MAX);
     // A subscription has few rules, so skipped ones are simply read again.
     let max = skip.saturating_add(top).min(RULES_MAX);
-    let rules = context.front.engine.rules(topic, Some(queue.clone()), None, max).await;
+    let rules = context.front.engine.rules(topic, Some(queue.clone().into()), None, max).await;
     let rules = rules.map_err(|error| match error {
         malote_engine::EngineError::Refused(Refusal::QueueNotFound { .. }) => {
             AmqpError::new(condition::NOT_FOUND, "the subscription does not exist")

@@ -1,8 +1,9 @@
-// Command crash is the clients of the kill -9 loop: senders and receivers that go on whatever happens to the server.
+// Command crash contains the clients of the kill -9 loop: senders and receivers that continue while the server is
+// killed and restarted.
 //
-// The client connects again by itself; programs only see errors. Everything that happens is written to standard output
-// as a line of JSON, in the order in which it happened; who runs this checks it. It reads `quiet` (senders stop) and
-// `done` (everything stops) from standard input.
+// The client library reconnects by itself, so the programs only see errors. Every event is written to standard output
+// as a line of JSON, in order; the caller checks them. The command reads `pause` (senders stop) and `stop`
+// (everything stops) from standard input.
 package main
 
 import (
@@ -19,15 +20,14 @@ import (
 	bus "github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 )
 
-// The queues are declared by who runs this; both drop duplicates, because the client sends again what it does not
-// know the fate of.
+// The caller declares the queues. Both drop duplicates, because the client repeats sends whose result is unknown.
 const plain, ordered = "plain", "ordered"
 
 const senders, plainReceivers, workers = 3, 2, 5
 
-// world is what all have in common.
+// world is the state shared by all clients.
 type world struct {
-	quiet   atomic.Bool
+	paused  atomic.Bool
 	done    context.Context
 	holders atomic.Int64
 	lock    sync.Mutex
@@ -50,8 +50,8 @@ func main() {
 		all.Go(func() { w.work(uint64(n)) })
 	}
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		if lines.Text() == "quiet" {
-			w.quiet.Store(true)
+		if lines.Text() == "pause" {
+			w.paused.Store(true)
 		} else {
 			break
 		}
@@ -60,7 +60,7 @@ func main() {
 	all.Wait()
 }
 
-// event is one thing that happened.
+// event is one line of the output.
 type event struct {
 	What     string   `json:"what"`
 	Messages []note   `json:"messages,omitempty"`
@@ -72,7 +72,7 @@ type event struct {
 	Yes      bool     `json:"yes,omitempty"`
 }
 
-// note is a message as it was sent or received.
+// note is a message that was sent or received.
 type note struct {
 	ID      string `json:"id"`
 	Session string `json:"session,omitempty"`
@@ -90,14 +90,14 @@ func (w *world) tell(it event) {
 	Check(w.flush())
 }
 
-// client tries again soon: the server is not gone for long.
+// client retries soon, because the server restarts quickly.
 func client() *bus.Client {
 	retry := bus.RetryOptions{MaxRetries: 4, RetryDelay: 30 * time.Millisecond, MaxRetryDelay: 200 * time.Millisecond}
 	text := ConnectionString("RootManageSharedAccessKey", "SAS_KEY_VALUE", true)
 	return Must(bus.NewClientFromConnectionString(text, &bus.ClientOptions{RetryOptions: retry}))
 }
 
-// within is a context that ends with everything else, or after a while.
+// within returns a context that ends with the program or after a timeout.
 func (w *world) within(most time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(w.done, most)
 }

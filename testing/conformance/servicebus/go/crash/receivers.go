@@ -12,14 +12,14 @@ import (
 	bus "github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 )
 
-// receiver is what plain and session receivers have in common.
+// receiver is implemented by plain and session receivers.
 type receiver interface {
 	ReceiveMessages(context.Context, int, *bus.ReceiveMessagesOptions) ([]*bus.ReceivedMessage, error)
 	CompleteMessage(context.Context, *bus.ReceivedMessage, *bus.CompleteMessageOptions) error
 	Close(context.Context) error
 }
 
-// receive has free-standing locks: they outlive the connection, and the server.
+// receive uses locks that outlive the connection and the server.
 func (w *world) receive(n uint64) {
 	chance := rand.New(rand.NewPCG(n, 0x7ece))
 	it := client()
@@ -55,7 +55,7 @@ func (w *world) work(n uint64) {
 		}
 		w.tell(event{What: "released", Holder: holder})
 		if chance.IntN(10) == 0 {
-			// The connection goes with everything on it.
+			// The connection is closed with all its links.
 			ctx, done := context.WithTimeout(context.Background(), 5*time.Second)
 			_ = it.Close(ctx)
 			done()
@@ -72,12 +72,12 @@ func (w *world) close(from receiver) {
 	_ = from.Close(ctx)
 }
 
-// once receives some messages and completes them, one after the other. False once there is no use in going on.
+// once receives some messages and completes them one by one. It returns false if the receiver should be replaced.
 func (w *world) once(from receiver, chance *rand.Rand, as event) bool {
 	ctx, done := w.within(500 * time.Millisecond)
 	most := 1 + chance.IntN(10)
 	if as.Bound {
-		most = 1 // the client gives back what comes between two calls: of several, a later one could overtake it
+		most = 1 // the client returns messages that arrive between two calls, so that a later one could overtake them
 	}
 	messages, _ := from.ReceiveMessages(ctx, most, nil)
 	over := ctx.Err() != nil
@@ -95,7 +95,7 @@ func (w *world) once(from receiver, chance *rand.Rand, as event) bool {
 		if _, err := fmt.Sscan(string(message.Body), &one.Number); err != nil {
 			one.Number = -1
 		}
-		// It came too late: it was never had.
+		// Ignore a message whose lock has expired already.
 		if message.LockedUntil.After(now) {
 			got = append(got, one)
 		}
@@ -105,8 +105,8 @@ func (w *world) once(from receiver, chance *rand.Rand, as event) bool {
 	}
 	as.What, as.Messages = "received", got
 	w.tell(as)
-	if chance.IntN(100) < 4 && !w.quiet.Load() {
-		return false // a worker that never comes back to them
+	if chance.IntN(100) < 4 && !w.paused.Load() {
+		return false // a worker that disappears without settling
 	}
 	time.Sleep(time.Duration(chance.IntN(20)) * time.Millisecond)
 	for _, message := range messages {
@@ -119,7 +119,7 @@ func (w *world) once(from receiver, chance *rand.Rand, as event) bool {
 		done()
 		w.tell(event{What: "completed", IDs: []string{message.MessageID}, Yes: err == nil})
 		if err != nil && as.Bound {
-			return false // the session is lost, and so is the rest
+			return false // the session is lost, so the remaining messages cannot be completed
 		}
 	}
 	return true

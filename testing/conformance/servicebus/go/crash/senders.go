@@ -13,7 +13,7 @@ import (
 
 const sessionsEach, batchMax, paddingMax = 4, 8, 300
 
-// send sends batches, most to sessions of its own, and notes what was acknowledged.
+// send sends batches, most of them to its own sessions, and records acknowledgements.
 func (w *world) send(me int) {
 	chance := rand.New(rand.NewPCG(uint64(me), 0x5e4d))
 	it := client()
@@ -21,7 +21,7 @@ func (w *world) send(me int) {
 	var numbers [sessionsEach]int64
 	total := 0
 	for w.done.Err() == nil {
-		if w.quiet.Load() {
+		if w.paused.Load() {
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
@@ -45,7 +45,7 @@ func (w *world) send(me int) {
 		if w.batch(to[queue], notes, chance.IntN(paddingMax)) == nil {
 			w.tell(event{What: "acknowledged", IDs: ids})
 		} else {
-			time.Sleep(5 * time.Millisecond) // who knows whether it arrived
+			time.Sleep(5 * time.Millisecond) // the result is unknown
 		}
 		time.Sleep(time.Duration(chance.IntN(8)) * time.Millisecond)
 	}

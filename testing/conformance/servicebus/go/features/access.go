@@ -14,13 +14,13 @@ import (
 	"github.com/coder/websocket"
 )
 
-// A server that asks for credentials. The queue `configured` is that of ../../entities.json.
+// Tests of a server with credentials. The queue `configured` is declared in ../../entities.json.
 var access = []Case{
-	{Name: "a key that is known is let in", Run: aKnownKeyIsLetIn},
-	{Name: "a wrong key is not", Run: aWrongKeyIsNot},
-	{Name: "a key may do what it was granted", Run: aKeyMayDoWhatItWasGranted},
-	{Name: "TLS is spoken on the same port", Run: tlsOnTheSamePort},
-	{Name: "AMQP goes through a WebSocket", Run: throughAWebSocket},
+	{Name: "a valid key is accepted", Run: aKnownKeyIsLetIn},
+	{Name: "a wrong key is refused", Run: aWrongKeyIsNot},
+	{Name: "a key has only its granted permissions", Run: aKeyMayDoWhatItWasGranted},
+	{Name: "TLS works on the same port", Run: tlsOnTheSamePort},
+	{Name: "AMQP works over a WebSocket", Run: throughAWebSocket},
 }
 
 func with(name, key string, emulator bool, options bus.ClientOptions) *bus.Client {
@@ -68,7 +68,7 @@ func aKeyMayDoWhatItWasGranted() {
 	nothing(receiverOf(client, "configured"))
 	sender := Must(client.NewSender("configured", nil))
 	Refused("sending", sender.SendMessage(ctx, text("x"), nil), bus.CodeUnauthorizedAccess)
-	// It looks the same whether there is such a queue or not.
+	// The error is the same whether or not the queue exists.
 	for _, queue := range []string{"graves", "no-such-queue"} {
 		_, err := receiverOf(client, queue).ReceiveMessages(ctx, 1, nil)
 		Refused(queue, err, bus.CodeUnauthorizedAccess)
@@ -91,12 +91,12 @@ func throughAWebSocket() {
 		if err != nil {
 			return nil, err
 		}
-		// It lives longer than the call that needed it first.
+		// The socket must outlive the context of the first call.
 		return websocket.NetConn(context.Background(), socket, websocket.MessageBinary), nil
 	}
 	client := with("Root", root(), false, bus.ClientOptions{NewWebSocketConn: dial})
 	goesRound(client)
-	// The library tells of the end of its socket as an error.
+	// The library reports the end of its socket as an error.
 	ctx, done := Soon()
 	defer done()
 	_ = client.Close(ctx)

@@ -13,16 +13,16 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 )
 
-// Administration, on a server with keys and a certificate: the client speaks HTTPS only.
+// Administration of a server with keys and a certificate. The client only uses HTTPS.
 var administration = []Case{
-	{Name: "queues are administered", Run: queuesAreAdministered},
-	{Name: "topics and subscriptions are administered", Run: topicsAreAdministered},
-	{Name: "rules are administered", Run: rulesAreAdministered},
-	{Name: "administration by plain HTTP", Run: administrationByPlainHTTP},
+	{Name: "create, change and delete queues", Run: queuesAreAdministered},
+	{Name: "create, change and delete topics and subscriptions", Run: topicsAreAdministered},
+	{Name: "create, change and delete rules", Run: rulesAreAdministered},
+	{Name: "administration over plain HTTP", Run: administrationByPlainHTTP},
 	{Name: "administration needs a key", Run: administrationNeedsAKey},
 }
 
-// overHTTP is what a user writes for a server without a certificate.
+// overHTTP is a transport for a server without a certificate.
 type overHTTP struct{}
 
 func (overHTTP) Do(request *http.Request) (*http.Response, error) {
@@ -42,10 +42,10 @@ func overTLS() *admin.Client {
 	return administrator("Root", root(), trusted)
 }
 
-// status must be that of a refusal.
+// status checks that the error is a refusal with this status.
 func status(what string, err error, wanted int) {
 	var told *azcore.ResponseError
-	That(errors.As(err, &told), "%s: a refusal expected, not %v", what, err)
+	That(errors.As(err, &told), "%s: expected a refusal, got %v", what, err)
 	Same(what, told.StatusCode, wanted)
 }
 
@@ -53,7 +53,7 @@ func queuesAreAdministered() {
 	ctx, done := Soon()
 	defer done()
 	client := overTLS()
-	That(Must(client.GetQueue(ctx, "no-such-queue", nil)) == nil, "a queue that is not there was found")
+	That(Must(client.GetQueue(ctx, "no-such-queue", nil)) == nil, "a missing queue was found")
 	properties := &admin.QueueProperties{
 		LockDuration:     To("PT20S"),
 		MaxDeliveryCount: To(int32(4)),
@@ -83,7 +83,7 @@ func queuesAreAdministered() {
 			found = found || queue.QueueName == name
 		}
 	}
-	That(found, "the queue is not on the list")
+	That(found, "the queue is not listed")
 	Must(client.DeleteQueue(ctx, name, nil))
 	_, err = client.DeleteQueue(ctx, name, nil)
 	status("deleted again", err, http.StatusNotFound)
@@ -104,7 +104,7 @@ func topicsAreAdministered() {
 	Must(client.CreateSubscription(ctx, name, "s", options))
 	subscription := Must(client.GetSubscription(ctx, name, "s", nil))
 	Same("lock", *subscription.LockDuration, "PT15S")
-	That(Must(client.GetSubscription(ctx, name, "none", nil)) == nil, "a subscription that is not there was found")
+	That(Must(client.GetSubscription(ctx, name, "none", nil)) == nil, "a missing subscription was found")
 	Same("subscriptions", Must(client.GetTopicRuntimeProperties(ctx, name, nil)).SubscriptionCount, 1)
 	Same("messages", Must(client.GetSubscriptionRuntimeProperties(ctx, name, "s", nil)).TotalMessageCount, 0)
 	Must(client.DeleteSubscription(ctx, name, "s", nil))

@@ -1,6 +1,6 @@
-// Command features shows what the front end does, by the official client: queues, sessions, topics, access, and administration.
+// Command features tests the front end with the official client: queues, sessions, topics, access and administration.
 //
-// `features open` runs against a server that asks for no credentials, `features guarded` against one with keys and TLS.
+// `features open` needs a server without credentials, `features secured` one with keys and TLS.
 package main
 
 import (
@@ -19,14 +19,14 @@ func main() {
 		kind = os.Args[1]
 		os.Args = slices.Delete(os.Args, 1, 2)
 	}
-	if kind == "guarded" {
+	if kind == "secured" {
 		harness.Run(slices.Concat(access, administration))
 		return
 	}
 	harness.Run(slices.Concat(queues, sessions, topics))
 }
 
-// receiver is what plain and session receivers have in common.
+// receiver is implemented by plain and session receivers.
 type receiver interface {
 	ReceiveMessages(context.Context, int, *bus.ReceiveMessagesOptions) ([]*bus.ReceivedMessage, error)
 	PeekMessages(context.Context, int, *bus.PeekMessagesOptions) ([]*bus.ReceivedMessage, error)
@@ -38,16 +38,17 @@ type receiver interface {
 	Close(context.Context) error
 }
 
-// receive waits until so many messages have come.
+// receive waits until this number of messages has arrived.
 func receive(from receiver, count int) []*bus.ReceivedMessage {
 	ctx, done := harness.Soon()
 	defer done()
 	var got []*bus.ReceivedMessage
 	for len(got) < count {
-		// All in one call: between two, the client gives back what comes, and a later one could overtake it.
+		// All in one call: the client returns messages that arrive between two calls, so that a later one could overtake
+		// them.
 		options := &bus.ReceiveMessagesOptions{TimeAfterFirstMessage: harness.Patience}
 		more, err := from.ReceiveMessages(ctx, count-len(got), options)
-		harness.That(err == nil, "%d of %d messages came: %v", len(got), count, err)
+		harness.That(err == nil, "%d of %d messages arrived: %v", len(got), count, err)
 		got = append(got, more...)
 	}
 	return got
@@ -55,15 +56,15 @@ func receive(from receiver, count int) []*bus.ReceivedMessage {
 
 func one(from receiver) *bus.ReceivedMessage { return receive(from, 1)[0] }
 
-// nothing must come.
+// nothing checks that no message arrives.
 func nothing(from receiver) {
 	ctx, done := context.WithTimeout(context.Background(), harness.Silence)
 	defer done()
 	got, err := from.ReceiveMessages(ctx, 1, nil)
-	harness.That(len(got) == 0 && ctx.Err() != nil, "nothing expected, not %v, %v", bodies(got), err)
+	harness.That(len(got) == 0 && ctx.Err() != nil, "expected no message, got %v, %v", bodies(got), err)
 }
 
-// drain takes and completes all that is there.
+// drain receives and completes all messages.
 func drain(from receiver) []*bus.ReceivedMessage {
 	var all []*bus.ReceivedMessage
 	for {
@@ -98,7 +99,7 @@ func bodies(messages []*bus.ReceivedMessage) []string {
 	return texts
 }
 
-// send sends messages one by one.
+// send sends the messages one by one.
 func send(client *bus.Client, to string, messages ...*bus.Message) {
 	ctx, done := harness.Soon()
 	defer done()
@@ -111,7 +112,7 @@ func send(client *bus.Client, to string, messages ...*bus.Message) {
 
 func text(body string) *bus.Message { return &bus.Message{Body: []byte(body)} }
 
-// of is a message of a session.
+// of makes a message with a session.
 func of(session, body string) *bus.Message {
 	return &bus.Message{Body: []byte(body), SessionID: &session}
 }

@@ -12,28 +12,28 @@ import (
 )
 
 var queues = []Case{
-	{Name: "a message goes round", Run: aMessageGoesRound},
-	{Name: "bodies of every kind survive", Run: bodiesOfEveryKindSurvive},
-	{Name: "batches are in order", Run: batchesAreInOrder},
-	{Name: "large messages take many frames", Run: largeMessagesTakeManyFrames},
-	{Name: "too large is refused", Run: tooLargeIsRefused},
-	{Name: "receive and delete takes", Run: receiveAndDeleteTakes},
-	{Name: "abandoned comes back counted until it is dead", Run: abandonedComesBackCounted},
-	{Name: "a dead letter tells why", Run: aDeadLetterTellsWhy},
-	{Name: "deferred is found by its number only", Run: deferredIsFoundByItsNumber},
-	{Name: "locks are renewed and lost", Run: locksAreRenewedAndLost},
+	{Name: "send and receive a message", Run: aMessageGoesRound},
+	{Name: "bodies of every kind are preserved", Run: bodiesOfEveryKindSurvive},
+	{Name: "batches keep their order", Run: batchesAreInOrder},
+	{Name: "large messages use several frames", Run: largeMessagesTakeManyFrames},
+	{Name: "too large messages are refused", Run: tooLargeIsRefused},
+	{Name: "receive and delete", Run: receiveAndDeleteTakes},
+	{Name: "abandoned messages are redelivered, then dead-lettered", Run: abandonedComesBackCounted},
+	{Name: "a dead letter has a reason", Run: aDeadLetterTellsWhy},
+	{Name: "deferred messages are received by sequence number", Run: deferredIsFoundByItsNumber},
+	{Name: "locks are renewed and expire", Run: locksAreRenewedAndLost},
 	{Name: "a lock outlives its receiver", Run: aLockOutlivesItsReceiver},
-	{Name: "peek looks without touching", Run: peekLooksWithoutTouching},
-	{Name: "scheduled comes when it is due", Run: scheduledComesWhenItIsDue},
-	{Name: "expired is dead", Run: expiredIsDead},
+	{Name: "peek changes nothing", Run: peekLooksWithoutTouching},
+	{Name: "scheduled messages are delivered when due", Run: scheduledComesWhenItIsDue},
+	{Name: "expired messages are dead-lettered", Run: expiredIsDead},
 	{Name: "duplicates are accepted and dropped", Run: duplicatesAreDropped},
-	{Name: "what nobody took is not counted", Run: whatNobodyTookIsNotCounted},
-	{Name: "a message comes to who waits", Run: aMessageComesToWhoWaits},
-	{Name: "a receiver that gives up takes nothing with it", Run: aReceiverThatGivesUpTakesNothing},
+	{Name: "deliveries that were not received are not counted", Run: whatNobodyTookIsNotCounted},
+	{Name: "a message wakes a waiting receiver", Run: aMessageComesToWhoWaits},
+	{Name: "a cancelled receive loses no message", Run: aReceiverThatGivesUpTakesNothing},
 	{Name: "unknown entities are not found", Run: unknownEntitiesAreNotFound},
-	{Name: "names are found in any case", Run: namesAreFoundInAnyCase},
+	{Name: "names are case-insensitive", Run: namesAreFoundInAnyCase},
 	{Name: "many links on one connection", Run: manyLinksOnOneConnection},
-	{Name: "messages of other protocols are messages", Run: messagesOfOtherProtocols},
+	{Name: "messages of other protocols are received", Run: messagesOfOtherProtocols},
 }
 
 func aMessageGoesRound() {
@@ -66,10 +66,10 @@ func aMessageGoesRound() {
 	Same("time to live", *got.TimeToLive, 100*time.Second)
 	Same("count", got.DeliveryCount, 1)
 	Same("number", *got.SequenceNumber, 1)
-	That(got.EnqueuedSequenceNumber == nil, "it was not forwarded")
+	That(got.EnqueuedSequenceNumber == nil, "a message that was not forwarded has an enqueued sequence number")
 	Same("state", got.State, bus.MessageStateActive)
-	That(got.LockToken != [16]byte{}, "a lock has a token")
-	That(got.LockedUntil.After(time.Now()) && got.EnqueuedTime != nil, "times are told")
+	That(got.LockToken != [16]byte{}, "the lock token is missing")
+	That(got.LockedUntil.After(time.Now()) && got.EnqueuedTime != nil, "the times are missing")
 	Same("expiry", got.ExpiresAt.Sub(*got.EnqueuedTime), 100*time.Second)
 	Check(receiver.CompleteMessage(ctx, got, nil))
 	nothing(receiver)
@@ -99,7 +99,7 @@ func bodiesOfEveryKindSurvive() {
 		Same(fmt.Sprint("value of ", i), body.Value, kinds[i].Value)
 		Same(fmt.Sprint("sequence of ", i), body.Sequence, kinds[i].Sequence)
 		Same(fmt.Sprint("footer of ", i), got.RawAMQPMessage.Footer, map[any]any{"f": "oot"})
-		That(got.MessageID != "", "a message without an id gets one")
+		That(got.MessageID != "", "a message without an id got none")
 		complete(receiver, got)
 	}
 }
@@ -132,9 +132,9 @@ func batchesAreInOrder() {
 	for err == nil {
 		err = full.AddMessage(text("some text that fills it"), nil)
 	}
-	That(errors.Is(err, bus.ErrMessageTooLarge), "a full batch: %v", err)
+	That(errors.Is(err, bus.ErrMessageTooLarge), "adding to a full batch: %v", err)
 	Check(sender.SendMessageBatch(ctx, full, nil))
-	Same("what was in it", len(receive(receiver, int(full.NumMessages()))), int(full.NumMessages()))
+	Same("messages of the batch", len(receive(receiver, int(full.NumMessages()))), int(full.NumMessages()))
 }
 
 func largeMessagesTakeManyFrames() {
@@ -145,7 +145,7 @@ func largeMessagesTakeManyFrames() {
 	send(client, queue, &bus.Message{Body: payload}, text("small"))
 	receiver := receiverOf(client, queue)
 	got := receive(receiver, 2)
-	That(bytes.Equal(got[0].Body, payload), "%d bytes came back as %d", len(payload), len(got[0].Body))
+	That(bytes.Equal(got[0].Body, payload), "%d bytes were returned as %d", len(payload), len(got[0].Body))
 	Same("the next", string(got[1].Body), "small")
 	complete(receiver, got...)
 }
@@ -172,7 +172,7 @@ func receiveAndDeleteTakes() {
 	taker := takerOf(client, queue)
 	got := receive(taker, 3)
 	Same("order", bodies(got), []string{"0", "1", "2"})
-	That(taker.CompleteMessage(ctx, got[0], nil) != nil, "what is gone cannot be completed")
+	That(taker.CompleteMessage(ctx, got[0], nil) != nil, "a deleted message was completed")
 	Close(taker)
 	nothing(receiverOf(client, queue))
 }
@@ -252,11 +252,11 @@ func deferredIsFoundByItsNumber() {
 	Same("count", again[0].DeliveryCount, 2)
 	Check(receiver.DeadLetterMessage(ctx, again[0], &bus.DeadLetterOptions{Reason: To("r")}))
 	_, err := receiver.ReceiveDeferredMessages(ctx, numbers[:1], nil)
-	Refused("a deferred message that is gone", err, bus.CodeNotFound)
+	Refused("a completed deferred message", err, bus.CodeNotFound)
 	taken := Must(takerOf(client, queue).ReceiveDeferredMessages(ctx, numbers[2:3], nil))
 	Same("taken", bodies(taken), []string{"2"})
 	_, err = receiver.ReceiveDeferredMessages(ctx, numbers[2:3], nil)
-	Refused("what was taken", err, bus.CodeNotFound)
+	Refused("a deleted message", err, bus.CodeNotFound)
 }
 
 func locksAreRenewedAndLost() {
@@ -271,8 +271,8 @@ func locksAreRenewedAndLost() {
 	before := *got.LockedUntil
 	time.Sleep(50 * time.Millisecond)
 	Check(receiver.RenewMessageLock(ctx, got, nil))
-	That(got.LockedUntil.After(before), "renewed until %v, it was %v", got.LockedUntil, before)
-	again := one(receiver) // comes when the lock is over
+	That(got.LockedUntil.After(before), "renewed until %v, before %v", got.LockedUntil, before)
+	again := one(receiver) // arrives when the lock has expired
 	Same("count", again.DeliveryCount, 2)
 	Refused("renewing", receiver.RenewMessageLock(ctx, got, nil), bus.CodeLockLost)
 	Refused("completing", receiver.CompleteMessage(ctx, got, nil), bus.CodeLockLost)
@@ -291,7 +291,7 @@ func aLockOutlivesItsReceiver() {
 	defer Close(other)
 	receiver := receiverOf(other, queue)
 	nothing(receiver)
-	// By `$management`, because the link is gone.
+	// Over `$management`, because the link is closed.
 	Check(receiver.CompleteMessage(ctx, got, nil))
 	Same("left", len(Must(receiver.PeekMessages(ctx, 1, nil))), 0)
 }
@@ -311,21 +311,21 @@ func peekLooksWithoutTouching() {
 	}
 	Check(sender.SendMessageBatch(ctx, batch, nil))
 	var seen []*bus.ReceivedMessage
-	for len(seen) < 120 { // the receiver remembers where it was
+	for len(seen) < 120 { // the receiver continues where it stopped
 		more := Must(receiver.PeekMessages(ctx, 50, nil))
-		That(len(more) > 0, "%d of 120 were seen", len(seen))
+		That(len(more) > 0, "%d of 120 messages were peeked", len(seen))
 		seen = append(seen, more...)
 	}
 	for i, message := range seen {
 		Same("body", string(message.Body), fmt.Sprint(i))
-		That(message.LockedUntil == nil, "what is only seen is not locked")
+		That(message.LockedUntil == nil, "a peeked message is locked")
 	}
 	got := one(receiver)
 	Same("count", got.DeliveryCount, 1)
 	from := bus.PeekMessagesOptions{FromSequenceNumber: To(int64(1))}
-	Same("a locked one", string(Must(receiver.PeekMessages(ctx, 1, &from))[0].Body), "0")
+	Same("a locked message", string(Must(receiver.PeekMessages(ctx, 1, &from))[0].Body), "0")
 	complete(receiver, got)
-	Same("a completed one", string(Must(receiver.PeekMessages(ctx, 1, &from))[0].Body), "1")
+	Same("after a completed message", string(Must(receiver.PeekMessages(ctx, 1, &from))[0].Body), "1")
 }
 
 func scheduledComesWhenItIsDue() {
@@ -343,10 +343,10 @@ func scheduledComesWhenItIsDue() {
 	Same("seen", bodies(seen), []string{"soon", "a", "b"})
 	for _, message := range seen {
 		Same("state", message.State, bus.MessageStateScheduled)
-		That(message.ScheduledEnqueueTime != nil, "when is told")
+		That(message.ScheduledEnqueueTime != nil, "the scheduled time is missing")
 	}
 	Check(sender.CancelScheduledMessages(ctx, numbers, nil))
-	That(sender.CancelScheduledMessages(ctx, numbers, nil) != nil, "what is not there cannot be cancelled")
+	That(sender.CancelScheduledMessages(ctx, numbers, nil) != nil, "cancelled messages were cancelled again")
 	got := one(receiver)
 	Same("body", string(got.Body), "soon")
 	That(!got.EnqueuedTime.Before(soon.Truncate(time.Second)), "enqueued at %v, due at %v", got.EnqueuedTime, soon)
@@ -360,7 +360,7 @@ func expiredIsDead() {
 	client := Client()
 	defer Close(client)
 	send(client, queue, &bus.Message{Body: []byte("x"), TimeToLive: To(200 * time.Millisecond)})
-	got := one(graveOf(client, queue)) // comes when it is over
+	got := one(graveOf(client, queue)) // arrives when the message has expired
 	Same("reason", *got.DeadLetterReason, "TTLExpiredException")
 }
 
@@ -383,13 +383,13 @@ func whatNobodyTookIsNotCounted() {
 	client := Client()
 	defer Close(client)
 	receiver := receiverOf(client, queue)
-	nothing(receiver) // leaves its credit with the server
+	nothing(receiver) // leaves credit at the server
 	var wanted []string
 	for i := range 10 {
 		wanted = append(wanted, fmt.Sprint(i))
 		send(client, queue, text(fmt.Sprint(i)))
 	}
-	// The first went to the link that waits no more, and is given back.
+	// The first message goes to the link that no longer waits, and is returned.
 	Close(receiver)
 	receiver = receiverOf(client, queue)
 	seen := map[string]bool{}

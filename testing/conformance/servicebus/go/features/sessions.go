@@ -13,20 +13,20 @@ import (
 )
 
 var sessions = []Case{
-	{Name: "a named session is in order", Run: aNamedSessionIsInOrder},
-	{Name: "the next session is the one that waits longest", Run: theNextSessionWaitsLongest},
-	{Name: "no session is a time-out", Run: noSessionIsATimeOut},
-	{Name: "a session that becomes ready is given to who waits", Run: aReadySessionIsGivenToWhoWaits},
-	{Name: "an accept that is given up takes nothing with it", Run: anAcceptThatIsGivenUpTakesNothing},
-	{Name: "one holder at a time", Run: oneHolderAtATime},
-	{Name: "state is kept and cleared", Run: stateIsKeptAndCleared},
-	{Name: "a session lock is renewed and lost", Run: aSessionLockIsRenewedAndLost},
-	{Name: "closing gives back uncounted and in order", Run: closingGivesBackInOrder},
+	{Name: "accept a session by name", Run: aNamedSessionIsInOrder},
+	{Name: "the next session is the one that has waited longest", Run: theNextSessionWaitsLongest},
+	{Name: "accepting without a session times out", Run: noSessionIsATimeOut},
+	{Name: "a ready session wakes a waiting accept", Run: aReadySessionIsGivenToWhoWaits},
+	{Name: "a cancelled accept holds no session", Run: anAcceptThatIsGivenUpTakesNothing},
+	{Name: "a session has one holder", Run: oneHolderAtATime},
+	{Name: "session state is stored and cleared", Run: stateIsKeptAndCleared},
+	{Name: "a session lock is renewed and expires", Run: aSessionLockIsRenewedAndLost},
+	{Name: "closing returns messages in order, without counting a delivery", Run: closingGivesBackInOrder},
 	{Name: "a lost connection frees its sessions", Run: aLostConnectionFreesItsSessions},
 	{Name: "receive and delete in a session", Run: receiveAndDeleteInASession},
-	{Name: "deferred in a session", Run: deferredInASession},
-	{Name: "sessions are peeked", Run: sessionsArePeeked},
-	{Name: "sessions are scheduled", Run: sessionsAreScheduled},
+	{Name: "deferred messages in a session", Run: deferredInASession},
+	{Name: "peek in a session", Run: sessionsArePeeked},
+	{Name: "scheduled messages in a session", Run: sessionsAreScheduled},
 	{Name: "wrong kinds of receivers are refused", Run: wrongKindsAreRefused},
 	{Name: "sessions are listed", Run: sessionsAreListed},
 	{Name: "many sessions on one connection", Run: manySessionsOnOneConnection},
@@ -55,7 +55,7 @@ func aNamedSessionIsInOrder() {
 	}
 	receiver := accept(client, queue, "a")
 	Same("session", receiver.SessionID(), "a")
-	That(receiver.LockedUntil().After(time.Now()), "it is locked")
+	That(receiver.LockedUntil().After(time.Now()), "the session is not locked")
 	got := receive(receiver, 10)
 	Same("order", bodies(got), wanted)
 	for _, message := range got {
@@ -87,7 +87,7 @@ func noSessionIsATimeOut() {
 	ctx, done := context.WithTimeout(context.Background(), 2*time.Second)
 	defer done()
 	_, err := client.AcceptNextSessionForQueue(ctx, queue, nil)
-	That(err != nil, "there is no session")
+	That(err != nil, "a missing session was accepted")
 }
 
 func aReadySessionIsGivenToWhoWaits() {
@@ -100,13 +100,13 @@ func aReadySessionIsGivenToWhoWaits() {
 		found <- receiver.SessionID()
 	}()
 	time.Sleep(300 * time.Millisecond)
-	// On the same connection: the wait of one link does not hold up another.
+	// On the same connection: a waiting link does not block another.
 	send(client, queue, of("late", "x"))
 	select {
 	case session := <-found:
 		Same("session", session, "late")
 	case <-time.After(Patience):
-		panic("nobody got it")
+		panic("the session was not accepted")
 	}
 }
 
@@ -118,7 +118,7 @@ func anAcceptThatIsGivenUpTakesNothing() {
 		ctx, done := context.WithTimeout(context.Background(), 300*time.Millisecond)
 		_, err := client.AcceptNextSessionForQueue(ctx, queue, nil)
 		done()
-		That(err != nil, "there is no session")
+		That(err != nil, "a missing session was accepted")
 	}
 	send(client, queue, of("s", "x"))
 	receiver := acceptNext(client, queue)
@@ -172,10 +172,10 @@ func aSessionLockIsRenewedAndLost() {
 	before := receiver.LockedUntil()
 	time.Sleep(50 * time.Millisecond)
 	Check(receiver.RenewSessionLock(ctx, nil))
-	That(receiver.LockedUntil().After(before), "renewed until %v, it was %v", receiver.LockedUntil(), before)
+	That(receiver.LockedUntil().After(before), "renewed until %v, before %v", receiver.LockedUntil(), before)
 	other := Client()
 	defer Close(other)
-	// Whoever waits gets it when the lock is over, and keeps it.
+	// A waiting accept gets the session when the lock expires, and keeps it.
 	next := acceptNext(other, queue)
 	Same("session", next.SessionID(), "s")
 	keeping, kept := context.WithCancel(context.Background())
@@ -188,9 +188,9 @@ func aSessionLockIsRenewedAndLost() {
 	}()
 	again := one(next)
 	Same("count", again.DeliveryCount, 2)
-	// This client takes a lost session for one to be accepted again, which it cannot.
+	// This client tries to accept a lost session again, which fails.
 	const held = "session-cannot-be-locked"
-	That(receiver.CompleteMessage(ctx, got, nil) != nil, "nothing is completed without the lock")
+	That(receiver.CompleteMessage(ctx, got, nil) != nil, "a message was completed without the lock")
 	RefusedAs("renewing", receiver.RenewSessionLock(ctx, nil), held)
 	_, err := receiver.GetSessionState(ctx, nil)
 	RefusedAs("reading the state", err, held)
@@ -265,7 +265,7 @@ func deferredInASession() {
 	Same("found", bodies(found), []string{"0"})
 	complete(receiver, found...)
 	_, err := receiver.ReceiveDeferredMessages(ctx, []int64{*got[0].SequenceNumber}, nil)
-	Refused("what is completed", err, bus.CodeNotFound)
+	Refused("a completed message", err, bus.CodeNotFound)
 }
 
 func sessionsArePeeked() {
@@ -275,7 +275,7 @@ func sessionsArePeeked() {
 	client := Client()
 	defer Close(client)
 	send(client, queue, of("a", "a0"), of("b", "b0"), of("a", "a1"))
-	Same("of one session", bodies(Must(accept(client, queue, "a").PeekMessages(ctx, 10, nil))), []string{"a0", "a1"})
+	Same("messages of one session", bodies(Must(accept(client, queue, "a").PeekMessages(ctx, 10, nil))), []string{"a0", "a1"})
 }
 
 func sessionsAreScheduled() {
@@ -286,7 +286,7 @@ func sessionsAreScheduled() {
 	defer Close(client)
 	sender := Must(client.NewSender(queue, nil))
 	Must(sender.ScheduleMessages(ctx, []*bus.Message{of("s", "soon")}, time.Now().Add(time.Second), nil))
-	receiver := acceptNext(client, queue) // comes when it is due
+	receiver := acceptNext(client, queue) // arrives when the message is due
 	Same("session", receiver.SessionID(), "s")
 	complete(receiver, one(receiver))
 }
@@ -298,9 +298,9 @@ func wrongKindsAreRefused() {
 	client := Client()
 	defer Close(client)
 	_, err := client.AcceptSessionForQueue(ctx, plain, "a", nil)
-	RefusedAs("a session of a queue without", err, "amqp:not-allowed")
+	RefusedAs("a session of a queue without sessions", err, "amqp:not-allowed")
 	_, err = receiverOf(client, with).ReceiveMessages(ctx, 1, nil)
-	RefusedAs("a plain receiver of sessions", err, "amqp:not-allowed")
+	RefusedAs("a plain receiver of a queue with sessions", err, "amqp:not-allowed")
 	sender := Must(client.NewSender(with, nil))
 	RefusedAs("a message without a session", sender.SendMessage(ctx, text("x"), nil), "SessionId was not set")
 	Check(sender.SendMessage(ctx, of("s", "x"), nil))

@@ -9,22 +9,22 @@ import (
 	bus "github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 )
 
-// The entities are those of ../../entities.json.
+// The entities are declared in ../../entities.json.
 var topics = []Case{
-	{Name: "every subscription gets what its rules say", Run: everySubscriptionGetsWhatItsRulesSay},
-	{Name: "a subscription has dead letters of its own", Run: aSubscriptionHasDeadLetters},
+	{Name: "subscriptions get the messages that match their rules", Run: everySubscriptionGetsWhatItsRulesSay},
+	{Name: "a subscription has its own dead letters", Run: aSubscriptionHasDeadLetters},
 	{Name: "a topic drops duplicates", Run: aTopicDropsDuplicates},
-	{Name: "a topic takes batches and schedules", Run: aTopicTakesBatchesAndSchedules},
+	{Name: "a topic accepts batches and scheduled messages", Run: aTopicTakesBatchesAndSchedules},
 	{Name: "sessions of a subscription", Run: sessionsOfASubscription},
-	{Name: "forwarding goes on to queues and topics", Run: forwardingGoesOn},
-	{Name: "wrong ends are refused", Run: wrongEndsAreRefused},
+	{Name: "messages are forwarded to queues and topics", Run: forwardingGoesOn},
+	{Name: "receiving from topics and sending to subscriptions is refused", Run: wrongEndsAreRefused},
 }
 
 func subscription(client *bus.Client, topic, name string) *bus.Receiver {
 	return Must(client.NewReceiverForSubscription(topic, name, nil))
 }
 
-// clean takes what other cases have left.
+// clean removes the messages of other cases.
 func clean(client *bus.Client, names ...string) {
 	for _, name := range names {
 		receiver := subscription(client, "news", name)

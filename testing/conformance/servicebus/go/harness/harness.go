@@ -1,6 +1,6 @@
-// Package harness is what the programs share: where the server is, queues of their own, and how a case fails.
+// Package harness contains what the programs share: the server's address, new queues, and checks.
 //
-// A case is a function that panics when something is not as it should be; [Run] tells of each and counts.
+// A case is a function that panics if a check fails; [Run] runs the cases and counts the results.
 package harness
 
 import (
@@ -22,16 +22,16 @@ import (
 	bus "github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 )
 
-// Patience is how long something may take that must happen.
+// Patience is the timeout for something that must happen.
 const Patience = 60 * time.Second
 
-// Silence is how long is waited for something that must not happen.
+// Silence is how long to wait for something that must not happen.
 const Silence = time.Second
 
-// AMQP is where the server speaks AMQP.
+// AMQP is the address of the AMQP listener.
 func AMQP() string { return os.Getenv("MALOTE_AMQP_AT") }
 
-// ConnectionString of a key.
+// ConnectionString returns the connection string of a key.
 func ConnectionString(name, key string, emulator bool) string {
 	text := fmt.Sprintf("Endpoint=sb://%s;SharedAccessKeyName=%s;SharedAccessKey=%s", AMQP(), name, key)
 	if emulator {
@@ -40,25 +40,25 @@ func ConnectionString(name, key string, emulator bool) string {
 	return text
 }
 
-// Client connects as anybody, and tries everything once only.
+// Client connects without credentials and without retries.
 func Client() *bus.Client {
 	options := &bus.ClientOptions{RetryOptions: bus.RetryOptions{MaxRetries: -1}}
 	return Must(bus.NewClientFromConnectionString(ConnectionString("RootManageSharedAccessKey", "SAS_KEY_VALUE", true), options))
 }
 
-// Close ends something that must end well.
+// Close closes something, and checks that this succeeds.
 func Close(what interface{ Close(context.Context) error }) {
 	ctx, done := Soon()
 	defer done()
 	Check(what.Close(ctx))
 }
 
-// Soon is a context for what must happen.
+// Soon returns a context with the timeout [Patience].
 func Soon() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), Patience)
 }
 
-// API asks the native HTTP interface.
+// API calls the native HTTP API.
 func API(method, path string, body any) map[string]any {
 	text := Must(json.Marshal(body))
 	request := Must(http.NewRequest(method, "http://"+os.Getenv("MALOTE_HTTP_AT")+"/api/v1"+path, bytes.NewReader(text)))
@@ -76,7 +76,7 @@ func API(method, path string, body any) map[string]any {
 
 var queues atomic.Int64
 
-// Queue declares a queue with a name of its own.
+// Queue declares a queue with a new name.
 func Queue(spec map[string]any) string {
 	name := fmt.Sprintf("q-%d-%d", os.Getpid(), queues.Add(1))
 	all := map[string]any{"lock_ms": 60_000}
@@ -96,53 +96,53 @@ func Sessions(spec map[string]any) string {
 	return Queue(all)
 }
 
-// That must hold.
+// That checks a condition.
 func That(holds bool, format string, args ...any) {
 	if !holds {
 		panic(fmt.Sprintf(format, args...))
 	}
 }
 
-// Same must be equal.
+// Same checks that two values are equal.
 func Same[T any](what string, is, wanted T) {
-	That(reflect.DeepEqual(is, wanted), "%s is %v, not %v", what, is, wanted)
+	That(reflect.DeepEqual(is, wanted), "%s is %v, expected %v", what, is, wanted)
 }
 
-// Check that nothing went wrong.
+// Check fails the case if there is an error.
 func Check(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// Must have gone well.
+// Must returns the value, or fails the case if there is an error.
 func Must[T any](value T, err error) T {
 	Check(err)
 	return value
 }
 
-// Refused must have failed, with this code.
+// Refused checks that the error has this code.
 func Refused(what string, err error, code bus.Code) {
 	var told *bus.Error
-	That(errors.As(err, &told), "%s: an error of the client expected, not %v", what, err)
+	That(errors.As(err, &told), "%s: expected a client error, got %v", what, err)
 	Same(what+": code", told.Code, code)
 }
 
-// RefusedAs must have failed, and the text tells this.
+// RefusedAs checks that the error contains this text.
 func RefusedAs(what string, err error, text string) {
-	That(err != nil && strings.Contains(err.Error(), text), "%s: %q expected, not %v", what, text, err)
+	That(err != nil && strings.Contains(err.Error(), text), "%s: expected %q, got %v", what, text, err)
 }
 
-// To makes a pointer of a value.
+// To returns a pointer to a value.
 func To[T any](value T) *T { return &value }
 
-// Case is one thing that must work.
+// Case is a named test.
 type Case struct {
 	Name string
 	Run  func()
 }
 
-// Run runs the cases that were asked for, tells of each, and says how many passed in its last line.
+// Run runs the cases named in the arguments, or all, and prints the counts in its last line.
 func Run(cases []Case) {
 	wanted := os.Args[1:]
 	passed, failed := 0, 0

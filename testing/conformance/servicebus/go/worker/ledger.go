@@ -9,11 +9,11 @@ import (
 	bus "github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 )
 
-// ledger notes who holds what and what was handled, and everything that must not happen.
+// ledger records the holders of sessions, the handled messages and all violations.
 type ledger struct {
 	lock    sync.Mutex
 	holders map[string]int
-	// last is the number of the newest message of a session that was handled.
+	// last is the number of the last handled message of each session.
 	last    map[string]int
 	handled int
 	holds   int
@@ -34,7 +34,7 @@ func (l *ledger) taken(worker int, session string) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	if other, held := l.holders[session]; held {
-		l.tell("session %s went to %d while %d had it", session, worker, other)
+		l.tell("session %s was accepted by %d while %d held it", session, worker, other)
 	}
 	l.holders[session] = worker
 	l.holds++
@@ -46,7 +46,7 @@ func (l *ledger) released(worker int, session string) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	if holder, held := l.holders[session]; !held || holder != worker {
-		l.tell("session %s is released by %d, and %d has it", session, worker, holder)
+		l.tell("session %s was released by %d, but %d holds it", session, worker, holder)
 	}
 	delete(l.holders, session)
 	l.changed = time.Now()
@@ -58,13 +58,13 @@ func (l *ledger) message(worker int, message *bus.ReceivedMessage) {
 	session := *message.SessionID
 	number, err := strconv.Atoi(string(message.Body))
 	if err != nil {
-		l.tell("session %s: %q is no number", session, message.Body)
+		l.tell("session %s: %q is not a number", session, message.Body)
 	}
 	if holder, held := l.holders[session]; !held || holder != worker {
-		l.tell("session %s: %d came to %d without it", session, number, worker)
+		l.tell("session %s: %d was delivered to %d, which does not hold it", session, number, worker)
 	}
 	if number != l.last[session]+1 {
-		l.tell("session %s: %d came after %d", session, number, l.last[session])
+		l.tell("session %s: %d was delivered after %d", session, number, l.last[session])
 	}
 	if message.DeliveryCount != 1 { // this client counts from one
 		l.tell("session %s: %d was delivered %d times", session, number, message.DeliveryCount)
@@ -74,14 +74,14 @@ func (l *ledger) message(worker int, message *bus.ReceivedMessage) {
 	l.changed = time.Now()
 }
 
-// count is how many messages were handled, and how many sessions are held.
+// count returns the number of handled messages and of held sessions.
 func (l *ledger) count() (handled, held int) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	return l.handled, len(l.holders)
 }
 
-// quiet is how long nothing has happened.
+// quiet returns the time since the last event.
 func (l *ledger) quiet() time.Duration {
 	l.lock.Lock()
 	defer l.lock.Unlock()

@@ -1,6 +1,6 @@
-// Command worker is a worker of sessions as people write it, and a check of what it may rely on: 100 sessions of 10
-// messages and 50 workers; strict order in each session, one holder at a time, sessions that are let go when they are
-// idle, locks that are kept longer than they last, and a stop by signal that loses and counts nothing.
+// Command worker is a typical session worker, and checks what it relies on. There are 100 sessions with 10 messages
+// and 50 workers. It checks strict order in each session, one holder at a time, release of idle sessions, renewal of
+// locks, and a stop by signal that loses no message and counts no delivery.
 //
 // WORKER_COUNT, SESSION_COUNT and MESSAGE_COUNT change the numbers.
 package main
@@ -19,7 +19,7 @@ import (
 	bus "github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 )
 
-// lock is that of the queue: much shorter than the slow message takes.
+// lock is the queue's lock time, much shorter than the handling of the slow message.
 const lock = 8 * time.Second
 
 func main() {
@@ -43,49 +43,49 @@ func main() {
 		},
 	}
 	Run([]Case{
-		{Name: "sessions are worked in order by one holder each", Run: func() {
+		{Name: "sessions are handled in order by one holder each", Run: func() {
 			produce(client, queue, sessions, 1, each)
 			ctx, stop := context.WithCancel(context.Background())
 			ended := make(chan struct{})
 			go func() { pool.Run(ctx); close(ended) }()
-			await(book, "everything is handled and let go", func(handled, held int) bool {
+			await(book, "everything is handled and released", func(handled, held int) bool {
 				return handled == sessions*each && held == 0
 			})
-			That(book.most > 1 || workers == 1, "sessions were not worked side by side")
+			That(book.most > 1 || workers == 1, "sessions were not handled concurrently")
 			That(book.holds >= sessions, "%d sessions in %d holds", sessions, book.holds)
-			// Sessions that were let go are taken again when there is work.
+			// Released sessions are accepted again when there are new messages.
 			produce(client, queue, sessions, each+1, 1)
-			await(book, "what came later is handled", func(handled, held int) bool {
+			await(book, "later messages are handled", func(handled, held int) bool {
 				return handled == sessions*(each+1) && held == 0
 			})
 			stop()
 			<-ended
 			book.nothingIsWrong()
-			fmt.Fprintf(os.Stderr, "%d messages of %d sessions by %d workers in %d holds, %d at once, %.1f s\n",
+			fmt.Fprintf(os.Stderr, "%d messages of %d sessions by %d workers in %d holds, %d concurrently, %.1f s\n",
 				book.handled, sessions, workers, book.holds, book.most, time.Since(began).Seconds())
 		}},
-		{Name: "a signal stops it, and nothing is lost or counted", Run: func() {
+		{Name: "a signal stops it without lost messages or counted deliveries", Run: func() {
 			produce(client, queue, sessions, each+2, each)
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			ended := make(chan struct{})
 			go func() { pool.Run(ctx); close(ended) }()
 			before := sessions * (each + 1)
-			await(book, "some is handled", func(handled, _ int) bool { return handled >= before+sessions*each/4 })
+			await(book, "some messages are handled", func(handled, _ int) bool { return handled >= before+sessions*each/4 })
 			Check(syscall.Kill(os.Getpid(), syscall.SIGTERM))
 			select {
 			case <-ended:
 			case <-time.After(Patience):
-				panic("the pool does not stop")
+				panic("the pool did not stop")
 			}
 			handled, held := book.count()
 			Same("held after the stop", held, 0)
-			That(handled < before+sessions*each, "it stopped too late to show anything")
-			// Another pool takes over where this one stopped: order and counts show that nothing was lost.
+			That(handled < before+sessions*each, "it stopped after all messages were handled")
+			// Another pool continues: order and counts show that nothing was lost.
 			again, stop := context.WithCancel(context.Background())
 			ended = make(chan struct{})
 			go func() { pool.Run(again); close(ended) }()
-			await(book, "the rest is handled", func(handled, held int) bool {
+			await(book, "the remaining messages are handled", func(handled, held int) bool {
 				return handled == before+sessions*each && held == 0
 			})
 			stop()
@@ -104,7 +104,7 @@ func number(variable string, usual int) int {
 
 func name(session int) string { return fmt.Sprintf("session-%03d", session) }
 
-// produce sends messages from a number on to every session, in batches of one message for each session.
+// produce sends messages with increasing numbers to every session, in batches of one message per session.
 func produce(client *bus.Client, queue string, sessions, from, count int) {
 	ctx, done := Soon()
 	defer done()
@@ -120,7 +120,7 @@ func produce(client *bus.Client, queue string, sessions, from, count int) {
 	}
 }
 
-// await waits as long as something happens.
+// await waits for a condition as long as there is progress.
 func await(book *ledger, what string, is func(handled, held int) bool) {
 	for {
 		handled, held := book.count()
@@ -135,5 +135,5 @@ func await(book *ledger, what string, is func(handled, held int) bool) {
 func (l *ledger) nothingIsWrong() {
 	l.lock.Lock()
 	defer l.lock.Unlock()
-	That(len(l.wrong) == 0, "%d things are wrong, the first: %v", len(l.wrong), l.wrong[:min(5, len(l.wrong))])
+	That(len(l.wrong) == 0, "%d violations, the first: %v", len(l.wrong), l.wrong[:min(5, len(l.wrong))])
 }

@@ -10,33 +10,33 @@ import (
 	bus "github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 )
 
-// Pool works sessions side by side: each worker holds one session at a time, handles its messages one after the other,
-// and lets go of it once nothing has come for a while.
+// Pool handles sessions concurrently. Each worker holds one session at a time, handles its messages one by one, and
+// releases it when no message has arrived for a while.
 //
-// It receives one message at a time: between two calls the client gives back what has come, and with several under way
-// a later one may overtake it.
+// It receives one message at a time: the client returns messages that arrive between two calls, and with several in
+// flight a later one may overtake them.
 type Pool struct {
 	Client  *bus.Client
 	Queue   string
 	Workers int
-	// AcceptWait is how long a worker waits for a session before it asks again.
+	// AcceptWait is how long a worker waits for a session before it retries.
 	AcceptWait time.Duration
-	// ReceiveWait is how long one receive may bring nothing.
+	// ReceiveWait is the timeout of one receive.
 	ReceiveWait time.Duration
-	// IdleMax empty receives end a session.
+	// IdleMax is the number of empty receives after which a session is released.
 	IdleMax int
-	// Renew is how often the lock of a session is renewed.
+	// Renew is the interval of lock renewals.
 	Renew time.Duration
-	// Handle is called for every message of a session in turn.
+	// Handle is called for every message of a session, in order.
 	Handle func(worker int, message *bus.ReceivedMessage) error
-	// Taken and Released tell who holds what. A session is told to be released before it is.
+	// Taken and Released are called with the holder. Released is called before the session is released.
 	Taken, Released func(worker int, session string)
 }
 
-// settling is how long a message that was handled may take to be completed, also while the pool stops.
+// settling is the timeout for completing a handled message, also while the pool stops.
 const settling = 30 * time.Second
 
-// Run works until the context ends; then workers finish the message that they have in hand, and let go.
+// Run works until the context ends. Then workers finish their current message and release their session.
 func (p *Pool) Run(ctx context.Context) {
 	var workers sync.WaitGroup
 	for worker := range p.Workers {
@@ -49,7 +49,7 @@ func (p *Pool) Run(ctx context.Context) {
 	workers.Wait()
 }
 
-// one takes the next session, if there is one, and works it.
+// one accepts the next session, if any, and handles it.
 func (p *Pool) one(ctx context.Context, worker int) {
 	accepting, done := context.WithTimeout(ctx, p.AcceptWait)
 	receiver, err := p.Client.AcceptNextSessionForQueue(accepting, p.Queue, nil)
@@ -80,7 +80,7 @@ func (p *Pool) work(ctx context.Context, worker int, receiver *bus.SessionReceiv
 		messages, err := receiver.ReceiveMessages(receiving, 1, nil)
 		done()
 		if ctx.Err() != nil {
-			return // what came and was not begun goes back with the session
+			return // unhandled messages return with the session
 		}
 		if len(messages) == 0 {
 			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
@@ -127,7 +127,7 @@ func (p *Pool) renew(ctx context.Context, receiver *bus.SessionReceiver) {
 	}
 }
 
-// told passes over what only says that there was nothing.
+// told ignores errors that only mean that there was no message.
 func (p *Pool) told(what string, err error) {
 	var known *bus.Error
 	none := errors.As(err, &known) && known.Code == bus.CodeTimeout

@@ -1,7 +1,7 @@
-"""What the SDK's tests want of Azure's own test tools, for a namespace that is a Malote server.
+"""Replaces Azure's test tools for the SDK's tests, with a Malote server as the namespace.
 
-Live only: nothing is recorded or played back. Resources that preparers ask for are made for one test and removed after it,
-also those that could be shared.
+Only live tests: nothing is recorded or played back. Each test gets its own resources, which are removed after it, even
+if they could be shared.
 """
 
 import functools
@@ -36,10 +36,10 @@ AzureMgmtRecordedTestCase = AzureRecordedTestCase
 
 
 class Preparer:
-    """Wraps a test: gives it what `prepared` says, and takes it back at the end."""
+    """Wraps a test: passes it the values of `prepared`, and cleans up afterwards."""
 
     def prepared(self, given):
-        """Names and values, and what is to be called when the test is over."""
+        """Returns names and values, and a clean-up function."""
         raise NotImplementedError
 
     def __call__(self, test):
@@ -63,7 +63,7 @@ class Preparer:
 
         functools.update_wrapper(wrapper, test)
         wrapper.needs_service = True
-        # What is asked of pytest: what no preparer gives.
+        # pytest provides the arguments that no preparer provides.
         signature = inspect.signature(test)
         left = [p for name, p in signature.parameters.items() if name not in self.gives()]
         wrapper.__signature__ = signature.replace(parameters=left)
@@ -74,7 +74,7 @@ class Preparer:
 
 
 def taken(test, given):
-    """Those that a test has a place for. A preparer passes everything on."""
+    """The values that a test accepts. A preparer passes all values on."""
     places = inspect.signature(test).parameters.values()
     if any(place.kind is place.VAR_KEYWORD for place in places):
         return given
@@ -82,7 +82,7 @@ def taken(test, given):
 
 
 class AzureMgmtPreparer(Preparer):
-    """The base of the preparers that come with the tests: each makes one resource through the resource manager."""
+    """The base of the tests' preparers: each creates one resource with the resource manager."""
 
     is_live = True
     resource = None
@@ -105,7 +105,7 @@ class AzureMgmtPreparer(Preparer):
 
 
 class PowerShellPreparer(Preparer):
-    """The namespace. Of whatever else a test is given, it makes no use."""
+    """Provides the namespace. Other arguments of the test are not used."""
 
     def __init__(self, _service, **fakes):
         self.fakes = fakes
@@ -133,7 +133,7 @@ CachedResourceGroupPreparer = RandomNameResourceGroupPreparer
 
 
 class _Token:
-    """A token of this server, instead of one of Entra ID."""
+    """A token of this server instead of one from Entra ID."""
 
     def get_token(self, *_scopes, **_options):
         return AccessToken(os.environ["SERVICEBUS_TOKEN"], int(time.time()) + 3600)

@@ -1,3 +1,3 @@
-"""The name under which preparers hand on the resource group."""
+"""The name under which preparers pass the resource group."""
 
 RESOURCE_GROUP_PARAM = "resource_group"

@@ -1,4 +1,4 @@
-"""Nothing is recorded, so there is nothing to hide."""
+"""Nothing is recorded, so nothing is sanitized."""
 
 
 def add_remove_header_sanitizer(**_options):

@@ -1,5 +1,5 @@
-//! The Rust SDK against the broker that MALOTE_SQS_AT names: every action, the errors that programs compare, and FIFO
-//! queues. The last line says how many checks passed and failed.
+//! Tests the Rust SDK against the broker at MALOTE_SQS_AT: all actions, the errors that programs compare, and FIFO
+//! queues. The last line counts the passed and failed checks.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -17,13 +17,13 @@ use aws_sdk_sqs::types::{
     SendMessageBatchRequestEntry,
 };
 
-/// The call fails with this code. The SDK takes its type from the shape, and the code from the header.
+/// Checks that the call fails with this code. The SDK takes its type from the shape, and the code from the header.
 fn refused<T: Debug, E: ProvideErrorMetadata + Debug, R: Debug>(
     outcome: std::result::Result<T, SdkError<E, R>>,
     code: &str,
 ) -> Result<()> {
     match outcome {
-        Ok(answer) => bail!("{code} was expected, and the call succeeded: {answer:?}"),
+        Ok(answer) => bail!("{code} was expected, but the call succeeded: {answer:?}"),
         Err(error) => {
             let got = error.as_service_error().and_then(ProvideErrorMetadata::code);
             ensure!(got == Some(code), "got {error:?}, want {code}");
@@ -247,7 +247,7 @@ impl Checks {
         };
         let a = take(1).await?;
         ensure!(bodies(&a) == ["a1"]);
-        // Its group is locked: the next is of another one.
+        // The group is locked, so the next message is of another group.
         ensure!(bodies(&take(10).await?) == ["b1"]);
         ensure!(take(10).await?.is_empty());
         self.visibility(url, &a[0], 0).await?;
@@ -287,7 +287,7 @@ impl Checks {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    let at = std::env::var("MALOTE_SQS_AT").context("MALOTE_SQS_AT names the broker")?;
+    let at = std::env::var("MALOTE_SQS_AT").context("MALOTE_SQS_AT is not set")?;
     let config = aws_sdk_sqs::Config::builder()
         .behavior_version(BehaviorVersion::latest())
         .endpoint_url(at)

@@ -1,9 +1,9 @@
-//! Those inside of Go's module `azservicebus`: copied out of the module cache. One thing is ours: the credential.
-#![allow(clippy::disallowed_methods, reason = "files of a scratch folder are not the engine's")]
+//! The live tests of the Go module `azservicebus`, copied from the module cache. Only the credential is replaced.
+#![allow(clippy::disallowed_methods, reason = "not files of the engine")]
 
-use super::{Ended, compared, ports, serve};
+use super::{TestResults, check_ports, compare_with_expected, serve};
 use crate::conformance::servicebus::go::sources;
-use crate::conformance::{missing, run, target};
+use crate::conformance::{run, skip_or_fail, target};
 use crate::steps::Outcome;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeSet;
@@ -12,32 +12,32 @@ use std::process::{Command, Stdio};
 
 const MODULE: &str = "github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus";
 
-/// Tests that cannot say anything about us, and why.
-const ELSEWHERE: &[(&str, &str)] = &[
+/// Tests that do not apply to Malote, and why.
+const EXCLUDED: &[(&str, &str)] = &[
     ("TestClientUnauthorizedCreds/invalid", "asks Entra ID"),
     ("TestReceiverUnauthorizedCreds/invalid", "asks Entra ID"),
-    ("TestClientUsingCustomEndpoint", "wants nobody to listen on port 5671 of this machine"),
-    ("TestAdminClient_CreateQueue_Standard", "sizes of the standard tier: 16 partitions, 256 KiB"),
-    ("TestAdminClient_QueueWithMaxValues", "sizes of the standard tier"),
-    ("TestAdminClient_TopicAndSubscription_Standard", "sizes of the standard tier"),
-    ("TestAdminClient_CreateQueue_Premium", "messages of 100 MiB, as the premium tier has them"),
+    ("TestClientUsingCustomEndpoint", "needs port 5671 to be closed"),
+    ("TestAdminClient_CreateQueue_Standard", "limits of the standard tier: 16 partitions, 256 KiB"),
+    ("TestAdminClient_QueueWithMaxValues", "limits of the standard tier"),
+    ("TestAdminClient_TopicAndSubscription_Standard", "limits of the standard tier"),
+    ("TestAdminClient_CreateQueue_Premium", "messages of 100 MiB, as in the premium tier"),
     ("TestAdminClient_TopicAndSubscription_Premium", "the premium tier"),
-    ("Test_Sender_Send_MessageTooBig", "1,000,000 bytes are too many for the standard tier only"),
+    ("Test_Sender_Send_MessageTooBig", "1,000,000 bytes are too large only in the standard tier"),
 ];
 
 pub(in crate::conformance) fn tests() -> Result<Outcome> {
-    let home = match copied() {
+    let home = match copy_module() {
         Ok(home) => home,
-        Err(why) => return missing("go with azservicebus", &format!("{why:#}")),
+        Err(why) => return skip_or_fail("Go with azservicebus", &format!("{why:#}")),
     };
-    if let Err(why) = ports() {
-        return missing("ports 5671 and 443", &format!("{why:#}"));
+    if let Err(why) = check_ports() {
+        return skip_or_fail("ports 5671 and 443", &format!("{why:#}"));
     }
-    // What is skipped where there is no service needs one.
-    let mut playback = tested(&home, &["-v", "./..."]);
-    let live = outcomes(&told(playback.env("AZURE_RECORD_MODE", "playback"))?, "SKIP");
+    // Tests that are skipped in playback mode need a service.
+    let mut playback = go_test(&home, &["-v", "./..."]);
+    let live = outcomes(&stdout_of(playback.env("AZURE_RECORD_MODE", "playback"))?, "SKIP");
     if live.is_empty() {
-        bail!("there are no live tests in {}", home.display());
+        bail!("no live tests in {}", home.display());
     }
     let (server, variables) = serve()?;
     let names = |these: &[(&str, &str)]| {
@@ -45,22 +45,23 @@ pub(in crate::conformance) fn tests() -> Result<Outcome> {
     };
     let wanted = live.iter().map(String::as_str).collect::<Vec<&str>>().join("|");
     let args = ["-p", "1", "-timeout", "30m", "-v", "-run", &format!("^({wanted})$"), "-skip"];
-    let mut tests = tested(&home, &args);
-    tests.arg(names(ELSEWHERE)).arg("./...").env("AZURE_RECORD_MODE", "live").envs(variables);
-    let said = told(&mut tests)?;
+    let mut tests = go_test(&home, &args);
+    tests.arg(names(EXCLUDED)).arg("./...").env("AZURE_RECORD_MODE", "live").envs(variables);
+    let output = stdout_of(&mut tests)?;
     drop(server);
-    let ended = Ended { passed: outcomes(&said, "PASS"), failed: outcomes(&said, "FAIL") };
-    let outcome = compared("azservicebus", &ended, &[])?;
+    let results =
+        TestResults { passed: outcomes(&output, "PASS"), failed: outcomes(&output, "FAIL") };
+    let outcome = compare_with_expected("azservicebus", &results, &[])?;
     if outcome.failed > 0 {
         let log = home.join("live.log");
-        std::fs::write(&log, said)?;
-        eprintln!("what they said is in {}", log.display());
+        std::fs::write(&log, output)?;
+        eprintln!("the log is {}", log.display());
     }
     Ok(outcome)
 }
 
-/// A copy of the module, with our credential.
-fn copied() -> Result<PathBuf> {
+/// Copies the module and replaces its credential.
+fn copy_module() -> Result<PathBuf> {
     let mut list = Command::new("go");
     list.args(["mod", "download"]).current_dir(sources());
     run(&mut list)?;
@@ -71,23 +72,23 @@ fn copied() -> Result<PathBuf> {
     let home = target().join("conformance/servicebus-upstream/go");
     let _ = std::fs::remove_dir_all(&home);
     copy(&from, &home).with_context(|| format!("cannot copy {}", from.display()))?;
-    let place = home.join("internal/test/test_helpers.go");
-    let text = std::fs::read_to_string(&place)?;
+    let path = home.join("internal/test/test_helpers.go");
+    let text = std::fs::read_to_string(&path)?;
     let ours = text
         .replace("credential.New(nil)", "ownCredential()")
         .replace("\t\"github.com/Azure/azure-sdk-for-go/sdk/internal/test/credential\"\n", "");
     if ours.matches("ownCredential()").count() != 1 || ours.contains("credential.") {
-        bail!("the tests get their credential in another way: {}", place.display());
+        bail!("cannot replace the credential of the tests in {}", path.display());
     }
-    std::fs::remove_file(&place)?;
-    std::fs::write(&place, ours)?;
+    std::fs::remove_file(&path)?;
+    std::fs::write(&path, ours)?;
     std::fs::write(home.join("internal/test/own_credential.go"), CREDENTIAL)?;
-    // Modules of tests are not among those of the programs.
+    // The tests need more modules than the programs.
     run(Command::new("go").args(["mod", "download"]).current_dir(&home))?;
     Ok(home)
 }
 
-/// Gives the token of this server, instead of one from Azure.
+/// A credential that returns the token of this server instead of one from Azure.
 const CREDENTIAL: &str = r#"package test
 
 import (
@@ -108,36 +109,36 @@ func (ownToken) GetToken(context.Context, policy.TokenRequestOptions) (azcore.Ac
 }
 "#;
 
-/// Files of the module cache are read-only; folders are made anew, so that the copy can go again.
+/// Copies a folder. Files of the module cache are read-only, but the new folders are not, so the copy can be deleted.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
-        let place = to.join(entry.file_name());
+        let path = to.join(entry.file_name());
         match entry.file_type()?.is_dir() {
-            true => copy(&entry.path(), &place)?,
-            false => drop(std::fs::copy(entry.path(), place)?),
+            true => copy(&entry.path(), &path)?,
+            false => drop(std::fs::copy(entry.path(), path)?),
         }
     }
     Ok(())
 }
 
-fn tested(home: &Path, args: &[&str]) -> Command {
+fn go_test(home: &Path, args: &[&str]) -> Command {
     let mut command = Command::new("go");
     command.arg("test").args(args).current_dir(home);
     command
 }
 
-/// What a test run says, whether or not all of it passed.
-fn told(command: &mut Command) -> Result<String> {
+/// Runs tests and returns their output, whether or not they passed.
+fn stdout_of(command: &mut Command) -> Result<String> {
     let output = command.stderr(Stdio::inherit()).output().context("cannot start go")?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Names of tests with this outcome; parts of tests are not counted.
-fn outcomes(said: &str, outcome: &str) -> BTreeSet<String> {
+/// Names of tests with this outcome, without subtests.
+fn outcomes(output: &str, outcome: &str) -> BTreeSet<String> {
     let start = format!("--- {outcome}: ");
-    let names = said.lines().filter_map(|line| line.strip_prefix(&start)?.split(' ').next());
+    let names = output.lines().filter_map(|line| line.strip_prefix(&start)?.split(' ').next());
     names.map(str::to_owned).collect()
 }
 
@@ -146,9 +147,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outcomes_are_those_of_whole_tests() {
-        let said = "=== RUN A\n--- PASS: A (0.1s)\n    --- PASS: A/b (0.0s)\n--- FAIL: C (1.0s)\n";
-        assert_eq!(outcomes(said, "PASS"), BTreeSet::from(["A".to_owned()]));
-        assert_eq!(outcomes(said, "FAIL"), BTreeSet::from(["C".to_owned()]));
+    fn outcomes_exclude_subtests() {
+        let output =
+            "=== RUN A\n--- PASS: A (0.1s)\n    --- PASS: A/b (0.0s)\n--- FAIL: C (1.0s)\n";
+        assert_eq!(outcomes(output, "PASS"), BTreeSet::from(["A".to_owned()]));
+        assert_eq!(outcomes(output, "FAIL"), BTreeSet::from(["C".to_owned()]));
     }
 }

@@ -21,17 +21,17 @@ import java.time.Duration;
 import java.util.List;
 import java.util.UUID;
 
-/** Queues, topics, subscriptions and rules, made and changed by the client for it. */
+/** Queues, topics, subscriptions and rules, created and changed with the administration client. */
 final class Administration {
     static final List<Case> CASES = List.of(
-        new Case("queues are administered", Administration::queues),
-        new Case("topics and subscriptions are administered", Administration::topics),
-        new Case("rules are administered", Administration::rules));
+        new Case("create, change and delete queues", Administration::queues),
+        new Case("create, change and delete topics and subscriptions", Administration::topics),
+        new Case("create, change and delete rules", Administration::rules));
 
     private Administration() {
     }
 
-    /** The builder takes the host alone from its text, and speaks HTTPS: what a user writes. */
+    /** The builder uses only the host of the connection string, and HTTPS. */
     private static ServiceBusAdministrationClient client() {
         URI at = URI.create("http://" + variable("MALOTE_ADMIN_AT"));
         HttpPipelinePolicy toServer = (context, next) -> {
@@ -71,15 +71,15 @@ final class Administration {
         same("changed", client.updateQueue(told.setMaxDeliveryCount(5)).getMaxDeliveryCount(), 5);
         try {
             client.createQueue(name);
-            throw new AssertionError("the queue was made again");
+            throw new AssertionError("the queue was created twice");
         } catch (ResourceExistsException expected) {
-            // As it should be.
+            // Expected.
         }
         send(builder(), name, of("s", "x"));
         var facts = client.getQueueRuntimeProperties(name);
         same("messages", facts.getTotalMessageCount(), 1L);
         same("active", facts.getActiveMessageCount(), 1);
-        that(client.listQueues().stream().anyMatch(queue -> queue.getName().equals(name)), "the queue is not on the list");
+        that(client.listQueues().stream().anyMatch(queue -> queue.getName().equals(name)), "the queue is not listed");
         client.deleteQueue(name);
         missing("the queue", () -> client.getQueue(name));
         missing("the queue", () -> client.deleteQueue(name));
@@ -109,7 +109,7 @@ final class Administration {
         String name = name("java-rules");
         client.createTopic(name);
         client.createSubscription(name, "s");
-        that(client.getRule(name, "s", "$Default").getFilter() instanceof TrueRuleFilter, "the first rule takes everything");
+        that(client.getRule(name, "s", "$Default").getFilter() instanceof TrueRuleFilter, "the default rule does not match everything");
         var sql = new CreateRuleOptions(new SqlRuleFilter("a = 1")).setAction(new SqlRuleAction("SET b = 2"));
         client.createRule(name, "sql", "s", sql);
         var told = client.getRule(name, "s", "sql");

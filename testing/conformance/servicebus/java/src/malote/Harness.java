@@ -22,11 +22,11 @@ import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.atomic.AtomicInteger;
 
-/** What the cases share: where the server is, queues of their own, and how a case fails. */
+/** What the cases share: the server's address, new queues, and checks. */
 final class Harness {
-    /** How long something may take that must happen. */
+    /** Timeout for something that must happen. */
     static final Duration PATIENCE = Duration.ofSeconds(60);
-    /** How long is waited for something that must not happen. */
+    /** How long to wait for something that must not happen. */
     static final Duration SILENCE = Duration.ofSeconds(1);
 
     private static final AtomicInteger QUEUES = new AtomicInteger();
@@ -53,7 +53,7 @@ final class Harness {
         return new ServiceBusClientBuilder().connectionString(connectionString(name, key)).retryOptions(once);
     }
 
-    /** Declares a queue with a name of its own; the specification is JSON without its braces. */
+    /** Declares a queue with a new name; the specification is JSON without its braces. */
     static String queue(String... spec) {
         String name = "j-" + ProcessHandle.current().pid() + "-" + QUEUES.incrementAndGet();
         List<String> all = new ArrayList<>(List.of(spec));
@@ -93,7 +93,7 @@ final class Harness {
         that(Objects.equals(is, wanted), what + " is " + is + ", not " + wanted);
     }
 
-    /** It must fail, for this reason. */
+    /** Checks that the attempt fails with this reason. */
     static ServiceBusException refused(String what, ServiceBusFailureReason reason, Runnable attempt) {
         try {
             attempt.run();
@@ -101,10 +101,10 @@ final class Harness {
             that(error.getReason() == reason, what + ": " + reason + " expected, not " + error.getReason() + ": " + error);
             return error;
         }
-        throw new AssertionError(what + ": " + reason + " expected, and it went well");
+        throw new AssertionError(what + ": " + reason + " expected, but the call succeeded");
     }
 
-    /** It must fail, and the error or what caused it tells this. */
+    /** Checks that the attempt fails, and that the error or its cause contains this text. */
     static void refusedAs(String what, String text, Runnable attempt) {
         try {
             attempt.run();
@@ -116,7 +116,7 @@ final class Harness {
             }
             throw new AssertionError(what + ": `" + text + "` expected", error);
         }
-        throw new AssertionError(what + ": `" + text + "` expected, and it went well");
+        throw new AssertionError(what + ": `" + text + "` expected, but the call succeeded");
     }
 
     static void pause(long ms) {
@@ -159,7 +159,7 @@ final class Harness {
         return builder.receiver().queueName(queue).subQueue(SubQueue.DEAD_LETTER_QUEUE).disableAutoComplete().buildClient();
     }
 
-    /** Waits until so many messages have come. */
+    /** Waits until this number of messages has arrived. */
     static List<ServiceBusReceivedMessage> receive(ServiceBusReceiverClient from, int count) {
         List<ServiceBusReceivedMessage> got = new ArrayList<>();
         while (got.size() < count) {
@@ -180,7 +180,7 @@ final class Harness {
         that(got.isEmpty(), "nothing expected, not " + bodies(got));
     }
 
-    /** Takes and completes all that is there. */
+    /** Receives and completes all messages. */
     static List<ServiceBusReceivedMessage> drain(ServiceBusReceiverClient from) {
         List<ServiceBusReceivedMessage> all = new ArrayList<>();
         while (true) {
@@ -199,7 +199,7 @@ final class Harness {
         return messages.stream().map(message -> message.getBody().toString()).toList();
     }
 
-    /** One thing that must work. */
+    /** A named test. */
     record Case(String name, Runnable run) {
     }
 }

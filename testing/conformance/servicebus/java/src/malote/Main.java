@@ -4,7 +4,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.stream.Stream;
 
-/** Shows what the front end does, by the official Java client. Names of cases as arguments run only those. */
+/** Tests the front end with the official Java client. Arguments select cases by name. */
 public final class Main {
     private Main() {
     }
@@ -33,7 +33,7 @@ public final class Main {
             System.err.printf("%-7s %s (%.1f s)%n", outcome, it.name(), (System.nanoTime() - begun) / 1e9);
         }
         System.out.println(passed + " passed, " + failed + " failed");
-        // Threads of the client may still be there.
+        // Threads of the client may still run.
         System.exit(failed > 0 || passed == 0 ? 1 : 0);
     }
 }

@@ -16,19 +16,19 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BooleanSupplier;
 
-/** Processors: the client's own pump, with and without sessions. */
+/** Processors of the client library, with and without sessions. */
 final class Processors {
     static final List<Case> CASES = List.of(
-        new Case("a processor handles everything once", Processors::plain),
-        new Case("two hundred sessions are processed side by side, each in order", Processors::twoHundred),
-        new Case("sessions beyond the limit follow when others are idle", Processors::moreThanAtOnce),
+        new Case("a processor handles every message once", Processors::plain),
+        new Case("200 sessions are processed concurrently, each in order", Processors::twoHundred),
+        new Case("sessions beyond the limit are processed when others are idle", Processors::moreThanAtOnce),
         new Case("the lock of a long message is renewed", Processors::renewed),
-        new Case("a handler that fails gives the message back", Processors::failing));
+        new Case("a failing handler abandons the message", Processors::failing));
 
     private Processors() {
     }
 
-    /** Waits as long as it makes sense. */
+    /** Waits for a condition, with a timeout. */
     private static void await(String what, BooleanSupplier is) {
         long end = System.nanoTime() + PATIENCE.multipliedBy(2).toNanos();
         while (!is.getAsBoolean()) {
@@ -57,7 +57,7 @@ final class Processors {
             await("500 messages are handled", () -> seen.size() == 500);
         }
         try (var receiver = receiver(builder, queue)) {
-            that(seen.values().stream().allMatch(count -> count.get() == 1), "one was handled twice");
+            that(seen.values().stream().allMatch(count -> count.get() == 1), "a message was handled twice");
             nothing(receiver);
         }
     }
@@ -66,7 +66,7 @@ final class Processors {
         return context.getMessage().getBody().toString();
     }
 
-    /** What handlers of sessions saw, and what must not have been. */
+    /** What the session handlers saw, and all violations. */
     private static final class Book {
         final Map<String, List<Integer>> order = new HashMap<>();
         final Map<String, Integer> busy = new HashMap<>();
@@ -79,11 +79,11 @@ final class Processors {
             String session = message.getSessionId();
             synchronized (this) {
                 if (busy.merge(session, 1, Integer::sum) > 1) {
-                    wrong.add(session + " is handled twice at once");
+                    wrong.add(session + " is handled by two threads");
                 }
                 most = Math.max(most, busy.size());
                 if (message.getDeliveryCount() != 0) {
-                    wrong.add(session + " was delivered again");
+                    wrong.add(session + " was redelivered");
                 }
                 order.computeIfAbsent(session, key -> new ArrayList<>()).add(Integer.valueOf(body(context)));
             }
@@ -99,7 +99,7 @@ final class Processors {
         }
 
         synchronized void check(int sessions, int each) {
-            same("what is wrong", wrong, List.of());
+            same("violations", wrong, List.of());
             same("sessions", order.size(), sessions);
             order.forEach((session, numbers) -> {
                 for (int i = 0; i < each; i++) {
@@ -142,7 +142,7 @@ final class Processors {
             await("1000 messages are handled: " + book.handled(), () -> book.handled() == 1000);
         }
         book.check(200, 5);
-        System.err.println(book.most + " sessions were handled at the same moment");
+        System.err.println(book.most + " sessions were handled concurrently");
     }
 
     private static void moreThanAtOnce() {
@@ -152,12 +152,12 @@ final class Processors {
         try (ServiceBusProcessorClient pump = pump(queue, book, 10, 5, 1)) {
             pump.start();
             await("240 messages are handled: " + book.handled(), () -> book.handled() == 240);
-            // A session that was let go is taken again.
+            // A released session is accepted again.
             send(builder(), queue, of("s0", "6"));
-            await("a later one is handled", () -> book.handled() == 241);
+            await("a later message is handled", () -> book.handled() == 241);
         }
-        same("what is wrong", book.wrong, List.of());
-        that(book.most <= 10, book.most + " sessions at once");
+        same("violations", book.wrong, List.of());
+        that(book.most <= 10, book.most + " concurrent sessions");
     }
 
     private static void renewed() {
@@ -187,6 +187,6 @@ final class Processors {
             pump.start();
             await("the third attempt", () -> attempts.get() == 3 && done.get() > 0);
         }
-        same("count at the last", done.get(), 2);
+        same("delivery count of the last attempt", done.get(), 2);
     }
 }

@@ -21,24 +21,24 @@ import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 
-/** Queues: sending, receiving in both modes, every settlement, locks, dead letters. */
+/** Queues: send, receive in both modes, all settlements, locks, dead letters. */
 final class Queues {
     static final List<Case> CASES = List.of(
-        new Case("a message goes round", Queues::goesRound),
-        new Case("bodies of every kind survive", Queues::bodiesSurvive),
-        new Case("batches are in order", Queues::batches),
-        new Case("large messages take many frames", Queues::large),
-        new Case("too large is refused", Queues::tooLarge),
-        new Case("receive and delete takes", Queues::takes),
-        new Case("abandoned comes back counted until it is dead", Queues::abandoned),
-        new Case("a dead letter tells why", Queues::deadLetter),
-        new Case("deferred is found by its number only", Queues::deferred),
-        new Case("locks are renewed and lost", Queues::locks),
-        new Case("peek looks without touching", Queues::peek),
-        new Case("scheduled comes when it is due", Queues::scheduled),
-        new Case("expired is dead", Queues::expired),
+        new Case("send and receive a message", Queues::goesRound),
+        new Case("bodies of every kind are preserved", Queues::bodiesSurvive),
+        new Case("batches keep their order", Queues::batches),
+        new Case("large messages use several frames", Queues::large),
+        new Case("too large messages are refused", Queues::tooLarge),
+        new Case("receive and delete", Queues::takes),
+        new Case("abandoned messages are redelivered, then dead-lettered", Queues::abandoned),
+        new Case("a dead letter has a reason", Queues::deadLetter),
+        new Case("deferred messages are received by sequence number", Queues::deferred),
+        new Case("locks are renewed and expire", Queues::locks),
+        new Case("peek changes nothing", Queues::peek),
+        new Case("scheduled messages are delivered when due", Queues::scheduled),
+        new Case("expired messages are dead-lettered", Queues::expired),
         new Case("duplicates are accepted and dropped", Queues::duplicates),
-        new Case("a message comes to who waits", Queues::waits),
+        new Case("a message wakes a waiting receiver", Queues::waits),
         new Case("unknown entities are not found", Queues::unknown));
 
     private Queues() {
@@ -62,8 +62,8 @@ final class Queues {
             same("time to live", got.getTimeToLive(), Duration.ofSeconds(100));
             same("count", got.getDeliveryCount(), 0L);
             same("number", got.getSequenceNumber(), 1L);
-            same("first number, as it was not forwarded", got.getEnqueuedSequenceNumber(), 0L);
-            that(got.getLockToken() != null && got.getLockedUntil().isAfter(OffsetDateTime.now()), "it is locked");
+            same("enqueued sequence number of a message that was not forwarded", got.getEnqueuedSequenceNumber(), 0L);
+            that(got.getLockToken() != null && got.getLockedUntil().isAfter(OffsetDateTime.now()), "the message is not locked");
             same("expiry", Duration.between(got.getEnqueuedTime(), got.getExpiresAt()), Duration.ofSeconds(100));
             receiver.complete(got);
             nothing(receiver);
@@ -85,7 +85,7 @@ final class Queues {
             same("kind", sequence.getBodyType(), AmqpMessageBodyType.SEQUENCE);
             same("sequence", sequence.getSequence(), List.of(1L, "x"));
             same("nothing", got.get(2).getBody().toBytes().length, 0);
-            that(got.get(2).getMessageId() != null, "a message without an id gets one");
+            that(got.get(2).getMessageId() != null, "a message without an id got none");
             got.forEach(receiver::complete);
         }
     }
@@ -202,8 +202,8 @@ final class Queues {
             ServiceBusReceivedMessage again = receiver.receiveDeferredMessage(numbers.get(1));
             same("count", again.getDeliveryCount(), 1L);
             receiver.deadLetter(again);
-            // The client takes "not found" for an empty answer, and trips over it.
-            refusedAs("what is gone", "", () -> receiver.receiveDeferredMessage(numbers.get(0)));
+            // The client fails on the error "not found".
+            refusedAs("a completed message", "", () -> receiver.receiveDeferredMessage(numbers.get(0)));
             same("taken", taker.receiveDeferredMessage(numbers.get(2)).getBody().toString(), "2");
         }
     }
@@ -218,8 +218,8 @@ final class Queues {
             ServiceBusReceivedMessage got = one(receiver);
             OffsetDateTime before = got.getLockedUntil();
             pause(50);
-            that(receiver.renewMessageLock(got).isAfter(before), "it is renewed");
-            ServiceBusReceivedMessage again = one(receiver); // comes when the lock is over
+            that(receiver.renewMessageLock(got).isAfter(before), "the lock is not renewed");
+            ServiceBusReceivedMessage again = one(receiver); // arrives when the lock has expired
             same("count", again.getDeliveryCount(), 1L);
             refused("renewing", ServiceBusFailureReason.MESSAGE_LOCK_LOST, () -> receiver.renewMessageLock(got));
             refused("completing", ServiceBusFailureReason.MESSAGE_LOCK_LOST, () -> receiver.complete(got));
@@ -231,7 +231,7 @@ final class Queues {
         String queue = queue();
         var builder = builder();
         try (var sender = sender(builder, queue); var receiver = receiver(builder, queue)) {
-            that(receiver.peekMessage() == null, "there is nothing");
+            that(receiver.peekMessage() == null, "the queue is not empty");
             List<ServiceBusMessage> all = new ArrayList<>();
             for (int i = 0; i < 120; i++) {
                 all.add(text(String.valueOf(i)));
@@ -242,9 +242,9 @@ final class Queues {
             same("seen", seen.size(), 100);
             same("the next", receiver.peekMessage().getBody().toString(), "100");
             ServiceBusReceivedMessage got = one(receiver);
-            same("a locked one", receiver.peekMessage(1).getBody().toString(), "0");
+            same("a locked message", receiver.peekMessage(1).getBody().toString(), "0");
             receiver.complete(got);
-            same("a completed one", receiver.peekMessage(1).getBody().toString(), "1");
+            same("after a completed message", receiver.peekMessage(1).getBody().toString(), "1");
         }
     }
 

@@ -14,17 +14,17 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 
-/** Sessions: named, next available, state, locks, order, and what is refused. */
+/** Sessions: by name, next available, state, locks, order, refusals. */
 final class Sessions {
     static final List<Case> CASES = List.of(
-        new Case("a named session is in order", Sessions::named),
-        new Case("the next session is the one that waits longest", Sessions::next),
-        new Case("a session that becomes ready is given to who waits", Sessions::ready),
-        new Case("one holder at a time", Sessions::oneHolder),
-        new Case("state is kept and cleared", Sessions::state),
-        new Case("a session lock is renewed and lost", Sessions::lost),
-        new Case("closing gives back uncounted and in order", Sessions::closing),
-        new Case("deferred in a session", Sessions::deferred),
+        new Case("accept a session by name", Sessions::named),
+        new Case("the next session is the one that has waited longest", Sessions::next),
+        new Case("a ready session wakes a waiting accept", Sessions::ready),
+        new Case("a session has one holder", Sessions::oneHolder),
+        new Case("session state is stored and cleared", Sessions::state),
+        new Case("a session lock is renewed and expires", Sessions::lost),
+        new Case("closing returns messages in order, without counting a delivery", Sessions::closing),
+        new Case("deferred messages in a session", Sessions::deferred),
         new Case("wrong kinds of receivers are refused", Sessions::wrongKinds),
         new Case("many links and management on one connection", Sessions::manyLinks));
 
@@ -100,14 +100,14 @@ final class Sessions {
         var builder = builder();
         byte[] bytes = "\0state".getBytes(StandardCharsets.UTF_8);
         try (var receiver = accept(builder, queue, "s")) {
-            that(receiver.getSessionState() == null, "there is none");
+            that(receiver.getSessionState() == null, "there is a state");
             receiver.setSessionState(bytes);
         }
-        // On another connection: this client may take a link that is being closed for the one to the same session.
+        // On another connection, because this client may reuse a link to the same session while it is being closed.
         try (var receiver = accept(builder(), queue, "s")) {
-            that(java.util.Arrays.equals(receiver.getSessionState(), bytes), "it is kept");
+            that(java.util.Arrays.equals(receiver.getSessionState(), bytes), "the state was lost");
             receiver.setSessionState(null);
-            that(receiver.getSessionState() == null, "it is cleared");
+            that(receiver.getSessionState() == null, "the state was not cleared");
         }
     }
 
@@ -120,8 +120,8 @@ final class Sessions {
         ServiceBusReceivedMessage got = one(receiver);
         OffsetDateTime before = OffsetDateTime.now();
         pause(50);
-        that(receiver.renewSessionLock().isAfter(before), "it is renewed");
-        // Whoever waits gets it when the lock is over.
+        that(receiver.renewSessionLock().isAfter(before), "the lock is not renewed");
+        // A waiting accept gets the session when the lock expires.
         try (var next = acceptor(other, queue).acceptNextSession()) {
             same("session", next.getSessionId(), "s");
             refusedAs("completing", "", () -> receiver.complete(got));
@@ -164,7 +164,7 @@ final class Sessions {
             ServiceBusReceivedMessage found = receiver.receiveDeferredMessage(got.get(0).getSequenceNumber());
             same("found", found.getBody().toString(), "0");
             receiver.complete(found);
-            that(receiver.peekMessage() == null, "of its session there is nothing left");
+            that(receiver.peekMessage() == null, "the session still has a message");
         }
     }
 
@@ -172,9 +172,9 @@ final class Sessions {
         String plain = queue();
         String with = sessions();
         var builder = builder();
-        refusedAs("a session of a queue without", "does not require sessions", () -> accept(builder, plain, "a"));
+        refusedAs("a session of a queue without sessions", "does not require sessions", () -> accept(builder, plain, "a"));
         try (var receiver = receiver(builder, with); var sender = sender(builder, with)) {
-            refusedAs("a plain receiver of sessions", "requires sessions", () -> one(receiver));
+            refusedAs("a plain receiver of a queue with sessions", "requires sessions", () -> one(receiver));
             refusedAs("a message without a session", "SessionId was not set", () -> sender.sendMessage(text("x")));
             sender.sendMessage(of("s", "x"));
         }

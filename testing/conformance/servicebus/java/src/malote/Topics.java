@@ -17,15 +17,15 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.UUID;
 
-/** Topics, subscriptions, rules and forwarding. The entities are those of ../entities.json. */
+/** Topics, subscriptions, rules and forwarding. The entities are declared in ../entities.json. */
 final class Topics {
     static final List<Case> CASES = List.of(
-        new Case("every subscription gets what its rules say", Topics::rulesDecide),
-        new Case("rules are managed", Topics::rulesAreManaged),
-        new Case("a subscription has dead letters of its own", Topics::deadLetters),
+        new Case("subscriptions get the messages that match their rules", Topics::rulesDecide),
+        new Case("create, list and delete rules", Topics::rulesAreManaged),
+        new Case("a subscription has its own dead letters", Topics::deadLetters),
         new Case("a topic drops duplicates", Topics::duplicates),
         new Case("sessions of a subscription", Topics::sessionsOfOne),
-        new Case("forwarding goes on to queues and topics", Topics::forwarding));
+        new Case("messages are forwarded to queues and topics", Topics::forwarding));
 
     private Topics() {
     }
@@ -40,7 +40,7 @@ final class Topics {
         }
     }
 
-    /** All that a subscription has. */
+    /** All messages of a subscription. */
     private static List<ServiceBusReceivedMessage> all(ServiceBusClientBuilder builder, String topic, String name) {
         try (var receiver = subscription(builder, topic, name)) {
             return drain(receiver);
@@ -71,8 +71,8 @@ final class Topics {
         try (var rules = builder.ruleManager().topicName("news").subscriptionName("ruled").buildClient()) {
             rules.createRule("mine", new CreateRuleOptions(new SqlRuleFilter("n > 1")).setAction(new SqlRuleAction("SET touched = 1")));
             rules.createRule("by-label", new CreateRuleOptions(new CorrelationRuleFilter().setLabel("special")));
-            refused("a rule of that name", ServiceBusFailureReason.MESSAGING_ENTITY_ALREADY_EXISTS, () -> rules.createRule("mine", new CreateRuleOptions(new SqlRuleFilter("1 = 1"))));
-            refusedAs("a filter that cannot be read", "", () -> rules.createRule("bad", new CreateRuleOptions(new SqlRuleFilter("n >"))));
+            refused("a rule with an existing name", ServiceBusFailureReason.MESSAGING_ENTITY_ALREADY_EXISTS, () -> rules.createRule("mine", new CreateRuleOptions(new SqlRuleFilter("1 = 1"))));
+            refusedAs("an invalid filter", "", () -> rules.createRule("bad", new CreateRuleOptions(new SqlRuleFilter("n >"))));
             List<String> names = new ArrayList<>();
             rules.listRules().forEach(rule -> names.add(rule.getName() + " " + kind(rule)));
             same("rules", names.stream().sorted().toList(),
@@ -86,7 +86,7 @@ final class Topics {
             same("came", bodies(all(builder, "news", "ruled")), List.of("yes", "labelled"));
             rules.deleteRule("mine");
             rules.deleteRule("by-label");
-            refused("no such rule", ServiceBusFailureReason.MESSAGING_ENTITY_NOT_FOUND, () -> rules.deleteRule("mine"));
+            refused("a missing rule", ServiceBusFailureReason.MESSAGING_ENTITY_NOT_FOUND, () -> rules.deleteRule("mine"));
             rules.createRule("$Default", new CreateRuleOptions(new SqlRuleFilter("1=1")));
         }
     }

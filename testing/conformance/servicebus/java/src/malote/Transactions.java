@@ -10,14 +10,14 @@ import com.azure.messaging.servicebus.models.DeadLetterOptions;
 import com.azure.messaging.servicebus.models.DeferOptions;
 import java.util.List;
 
-/** Transactions: sends and settlements that happen together or not at all. */
+/** Transactions: sends and settlements take effect together or not at all. */
 final class Transactions {
     static final List<Case> CASES = List.of(
         new Case("a transaction is committed", Transactions::committed),
         new Case("a transaction is rolled back", Transactions::rolledBack),
-        new Case("every settlement takes part", Transactions::settlements),
-        new Case("a transaction goes over several entities", Transactions::acrossEntities),
-        new Case("a session takes part", Transactions::withSessions));
+        new Case("all settlements in a transaction", Transactions::settlements),
+        new Case("a transaction with several entities", Transactions::acrossEntities),
+        new Case("a transaction with a session", Transactions::withSessions));
 
     private Transactions() {
     }
@@ -32,7 +32,7 @@ final class Transactions {
             sender.sendMessage(text("out"), transaction);
             sender.sendMessages(List.of(text("out too"), text("out three")), transaction);
             receiver.complete(got, new CompleteOptions().setTransactionContext(transaction));
-            that(receiver.peekMessage(got.getSequenceNumber() + 1) == null, "nothing is there before the commit");
+            that(receiver.peekMessage(got.getSequenceNumber() + 1) == null, "a message exists before the commit");
             sender.commitTransaction(transaction);
             List<ServiceBusReceivedMessage> after = receive(receiver, 3);
             same("after the commit", bodies(after), List.of("out", "out too", "out three"));
@@ -51,8 +51,8 @@ final class Transactions {
             sender.sendMessage(text("never"), transaction);
             receiver.complete(got, new CompleteOptions().setTransactionContext(transaction));
             receiver.rollbackTransaction(transaction);
-            same("it is there", receiver.peekMessage(1).getBody().toString(), "in");
-            // The client takes it for settled, so it comes when its lock is over.
+            same("the message after the rollback", receiver.peekMessage(1).getBody().toString(), "in");
+            // The client considers it settled, so it arrives when its lock has expired.
             ServiceBusReceivedMessage again = one(receiver);
             same("body", again.getBody().toString(), "in");
             receiver.complete(again);
@@ -82,7 +82,7 @@ final class Transactions {
         String to = queue();
         send(builder(), from, text("x"));
         var builder = builder().enableCrossEntityTransactions();
-        // The first entity that is used is the one through which the others are sent to.
+        // Sends to other entities go through the entity that is used first.
         try (var receiver = receiver(builder, from); var sender = sender(builder, to)) {
             ServiceBusReceivedMessage got = one(receiver);
             ServiceBusTransactionContext transaction = receiver.createTransaction();

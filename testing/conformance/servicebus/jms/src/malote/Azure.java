@@ -11,7 +11,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
-/** Azure's own JMS library, which is Qpid JMS with other defaults and always TLS. */
+/** Azure's JMS library: Qpid JMS with other defaults, always with TLS. */
 final class Azure {
     static final List<Case> CASES = List.of(new Case("azure-servicebus-jms sends, receives and rolls back", Azure::smoke));
 
@@ -23,7 +23,7 @@ final class Azure {
         server.start();
         try {
             api(server.http(), "PUT", "/queues/q", "{\"lock_ms\": " + LOCK_MS + "}");
-            // The library adds to the map.
+            // The library changes the map.
             Map<String, String> options =
                 new HashMap<>(Map.of("transport.trustAll", "true", "transport.verifyHost", "false"));
             var settings = new ServiceBusJmsConnectionFactorySettings(options);
@@ -38,7 +38,7 @@ final class Azure {
                 session.rollback();
                 same("again", receive(consumer, 3), List.of("1", "2", "3"));
                 session.commit();
-                that(session.createTemporaryQueue() != null, "a temporary queue");
+                that(session.createTemporaryQueue() != null, "cannot create a temporary queue");
             }
         } finally {
             server.remove();

@@ -13,9 +13,9 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicInteger;
 
-/** A broker that is killed under a client that connects again by itself. */
+/** A broker is killed while a client uses it that reconnects by itself. */
 final class Failover {
-    static final List<Case> CASES = List.of(new Case("a client goes on over kill -9", Failover::killed));
+    static final List<Case> CASES = List.of(new Case("a client continues after kill -9", Failover::killed));
 
     private static final int MESSAGES = 300;
     private static final int KILLS = 2;
@@ -35,7 +35,7 @@ final class Failover {
                 CompletableFuture<Void> producer = CompletableFuture.runAsync(() -> produce(producing, sent));
                 Session session = consuming.createSession(false, Session.CLIENT_ACKNOWLEDGE);
                 MessageConsumer consumer = session.createConsumer(session.createQueue("q"));
-                // By number, in the order in which they were first seen.
+                // By number, in the order of first delivery.
                 Set<Integer> seen = new LinkedHashSet<>();
                 int kills = 0;
                 while (seen.size() < MESSAGES) {
@@ -44,7 +44,7 @@ final class Failover {
                         server.kill();
                         server.start();
                     }
-                    // What was fetched before the kill and is not acknowledged comes again: not only when its lock ends.
+                    // Messages that were prefetched and not acknowledged are redelivered before their locks expire.
                     Message message = consumer.receive(PATIENCE_MS);
                     seen.add(Integer.valueOf(text(message)));
                     message.acknowledge();
@@ -54,7 +54,7 @@ final class Failover {
                 same("kills", kills, KILLS);
                 int last = -1;
                 for (int number : seen) {
-                    that(number > last, number + " was first seen after " + last);
+                    that(number > last, number + " was first delivered after " + last);
                     last = number;
                 }
             }

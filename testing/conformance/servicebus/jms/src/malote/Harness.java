@@ -19,13 +19,13 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BooleanSupplier;
 import org.apache.qpid.jms.JmsConnectionFactory;
 
-/** What the cases share: where the server is, queues of their own, and how a case fails. */
+/** What the cases share: the server's address, new queues, and checks. */
 final class Harness {
-    /** How long something may take that must happen. It is less than a lock lasts: what waits for one to end fails. */
+    /** Timeout for something that must happen. It is shorter than a lock, so waiting for a lock to expire fails. */
     static final long PATIENCE_MS = 60_000;
     /** How long messages are locked. */
     static final long LOCK_MS = 300_000;
-    /** How long is waited for something that must not happen. */
+    /** How long to wait for something that must not happen. */
     static final long SILENCE_MS = 500;
 
     private static final AtomicInteger NAMES = new AtomicInteger();
@@ -87,7 +87,7 @@ final class Harness {
         }
     }
 
-    /** How many messages a queue holds, locked ones too. */
+    /** Number of messages in a queue, including locked ones. */
     static long held(String queue) {
         String facts = api("GET", "/queues/" + queue, "");
         return count(facts, "ready") + count(facts, "locked");
@@ -105,11 +105,11 @@ final class Harness {
         }
     }
 
-    /** Waits for what must come true. */
+    /** Waits for a condition. */
     static void until(String what, BooleanSupplier test) throws InterruptedException {
         long end = System.currentTimeMillis() + PATIENCE_MS;
         while (!test.getAsBoolean()) {
-            that(System.currentTimeMillis() < end, what + ": does not come true");
+            that(System.currentTimeMillis() < end, what + ": timeout");
             Thread.sleep(50);
         }
     }
@@ -118,7 +118,7 @@ final class Harness {
         that(Objects.equals(is, wanted), what + " is " + is + ", not " + wanted);
     }
 
-    /** It must fail, and say this. */
+    /** Checks that the attempt fails with this text. */
     static void refused(String what, String text, Check attempt) throws Exception {
         try {
             attempt.run();
@@ -126,7 +126,7 @@ final class Harness {
             that(String.valueOf(error.getMessage()).contains(text), what + ": `" + text + "` expected, not " + error);
             return;
         }
-        throw new AssertionError(what + ": `" + text + "` expected, and it went well");
+        throw new AssertionError(what + ": `" + text + "` expected, but the call succeeded");
     }
 
     static void send(Session session, String queue, String... texts) throws JMSException {

@@ -18,12 +18,12 @@ import java.util.concurrent.CompletableFuture;
 /** Browsers, selectors, transactions, temporary queues, delays. */
 final class Queues {
     static final List<Case> CASES = List.of(
-        new Case("a browser leaves what it sees", Queues::browser),
-        new Case("a browser with a selector sees what fits", Queues::browserSelector),
+        new Case("a browser changes nothing", Queues::browser),
+        new Case("a browser with a selector returns matching messages", Queues::browserSelector),
         new Case("a consumer with a selector is refused", Queues::consumerSelector),
-        new Case("a rolled back receive comes again, in order", Queues::rollback),
+        new Case("a rolled back receive is redelivered in order", Queues::rollback),
         new Case("a transaction is all or nothing", Queues::commit),
-        new Case("a closed consumer gives back what it had fetched", Queues::prefetched),
+        new Case("a closed consumer returns prefetched messages", Queues::prefetched),
         new Case("request and reply over a temporary queue", Queues::requestReply),
         new Case("a delivery delay", Queues::delay),
         new Case("a producer without a destination", Queues::anonymous));
@@ -87,7 +87,7 @@ final class Queues {
             colours(session, queue);
             refused("a consumer for blue", "Selectors are not implemented",
                 () -> session.createConsumer(session.createQueue(queue), "color = 'blue'"));
-            // The connection goes on, and nothing was lost.
+            // The connection continues, and nothing was lost.
             same("all", receive(session.createConsumer(session.createQueue(queue)), 4).size(), 4);
         }
     }
@@ -121,7 +121,7 @@ final class Queues {
             for (boolean commits : new boolean[] {false, true}) {
                 same("job", receive(consumer, 1), List.of("job"));
                 send(session, to, "done");
-                same("before the end", held(to), 0L);
+                same("messages before the commit", held(to), 0L);
                 if (commits) {
                     session.commit();
                 } else {
@@ -146,7 +146,7 @@ final class Queues {
             MessageConsumer second = session.createConsumer(session.createQueue(queue));
             Message two = second.receive(PATIENCE_MS);
             same("second", text(two), "2");
-            that(!two.getJMSRedelivered(), "nobody has seen it");
+            that(!two.getJMSRedelivered(), "an unread message counts as redelivered");
         }
     }
 
@@ -175,10 +175,10 @@ final class Queues {
             same("correlation", reply.getJMSCorrelationID(), request.getJMSMessageID());
             served.get();
             String name = replies.getQueueName();
-            that(api("GET", "/queues", "").contains(name), "the queue is listed while it is there");
+            that(api("GET", "/queues", "").contains(name), "the temporary queue is not listed");
             consumer.close();
             replies.delete();
-            until("a deleted temporary queue is gone", () -> !api("GET", "/queues", "").contains(name));
+            until("a deleted temporary queue is not listed", () -> !api("GET", "/queues", "").contains(name));
         }
     }
 
@@ -194,8 +194,8 @@ final class Queues {
             MessageConsumer consumer = session.createConsumer(session.createQueue(queue));
             Message message = consumer.receive(PATIENCE_MS);
             same("first", text(message), "in a second");
-            that(System.currentTimeMillis() >= message.getJMSDeliveryTime(), "it came before its time");
-            that(consumer.receive(SILENCE_MS) == null, "the other is not due");
+            that(System.currentTimeMillis() >= message.getJMSDeliveryTime(), "it was delivered early");
+            that(consumer.receive(SILENCE_MS) == null, "a message was delivered early");
         }
     }
 

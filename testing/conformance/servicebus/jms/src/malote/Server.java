@@ -13,7 +13,7 @@ import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
 
-/** A server of a case's own, which it may kill. */
+/** A server for one case, which may kill it. */
 final class Server {
     private final Path data;
     private final int amqp;
@@ -48,7 +48,7 @@ final class Server {
             "--log", "error"));
         command.addAll(more);
         ProcessBuilder builder = new ProcessBuilder(command);
-        // Those are for the cases; the server takes such variables for settings.
+        // These variables are for the cases; the server would take them for settings.
         builder.environment().keySet().removeIf(name -> name.startsWith("MALOTE_"));
         process = builder.redirectOutput(ProcessBuilder.Redirect.DISCARD).redirectError(ProcessBuilder.Redirect.INHERIT)
             .start();
@@ -64,7 +64,7 @@ final class Server {
         }
     }
 
-    /** As by kill -9. */
+    /** Kills the server with kill -9. */
     void kill() throws InterruptedException {
         process.destroyForcibly().waitFor();
     }

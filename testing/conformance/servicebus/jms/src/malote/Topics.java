@@ -10,10 +10,10 @@ import jakarta.jms.Session;
 import jakarta.jms.Topic;
 import java.util.List;
 
-/** Subscriptions that last as long as their consumers, and those that are refused. */
+/** Subscriptions that end with their consumers, and durable ones, which are refused. */
 final class Topics {
     static final List<Case> CASES = List.of(
-        new Case("every subscriber gets a copy, by its selector", Topics::subscribers),
+        new Case("every subscriber gets a copy if its selector matches", Topics::subscribers),
         new Case("durable and shared subscriptions are refused", Topics::lasting));
 
     private Topics() {
@@ -34,10 +34,10 @@ final class Topics {
             }
             same("all", receive(all, 2), List.of("red", "blue"));
             same("blue", receive(blue, 1), List.of("blue"));
-            that(blue.receive(SILENCE_MS) == null, "red is not for it");
+            that(blue.receive(SILENCE_MS) == null, "a message that does not match was delivered");
             all.close();
             blue.close();
-            until("subscriptions go with their consumers", () -> !api("GET", "/queues", "").contains(name + "/"));
+            until("subscriptions end with their consumers", () -> !api("GET", "/queues", "").contains(name + "/"));
         }
     }
 
@@ -55,7 +55,7 @@ final class Topics {
             connection.setClientID(name());
             connection.start();
             Session session = connection.createSession();
-            refused("durable", "Durable and shared subscriptions",
+            refused("durable", "A link cannot create a durable or shared subscription",
                 () -> session.createDurableSubscriber(session.createTopic(name), "s"));
         }
     }

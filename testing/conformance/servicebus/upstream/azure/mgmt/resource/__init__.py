@@ -1,4 +1,4 @@
-"""Resource groups: there are none, and `SERVICEBUS_RESOURCE_GROUP` says that none is to be made."""
+"""Resource groups do not exist; because of `SERVICEBUS_RESOURCE_GROUP` none is created."""
 
 
 class ResourceManagementClient:

@@ -1,7 +1,7 @@
-"""The resource manager of a namespace that is there already.
+"""The resource manager of a namespace that already exists.
 
-Queues, topics and subscriptions are made with the SDK's administration client. A rule stands for one of the keys with
-which the server was started: the one that has the rule's rights.
+Queues, topics and subscriptions are created with the SDK's administration client. An authorization rule is mapped to the
+key with the same rights with which the server was started.
 """
 
 import os
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-# Tests count on the standard tier, where messages may have 256 KiB.
+# The tests expect the standard tier, with messages of up to 256 KiB.
 STANDARD_KILOBYTES = 256
 
 
@@ -36,7 +36,7 @@ def _key(variable, entity=None):
 
 
 def _variable(rights):
-    """The key that has these rights; whoever manages has all."""
+    """The key that has these rights; the right to manage includes all others."""
     rights = {str(right.value) for right in rights}
     if "Manage" in rights:
         return "SERVICEBUS_CONNECTION_STRING"

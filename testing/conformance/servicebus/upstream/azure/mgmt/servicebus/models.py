@@ -1,4 +1,4 @@
-"""The resource manager's words, as the preparers use them."""
+"""The resource manager's types, as the preparers use them."""
 
 import enum
 

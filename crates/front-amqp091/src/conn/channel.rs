@@ -1,0 +1,163 @@
+//! The state of one channel.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use malote_engine::{ConsumerId, Delivery};
+use malote_model::{Address, LeaseToken, QueueName};
+use tokio::time::Instant;
+
+use super::confirms::Confirms;
+use crate::limits;
+use crate::ops::publish::Outgoing;
+use crate::wire::content::{Assembled, ContentAssembler};
+use crate::wire::text::ShortString;
+
+pub(crate) struct Channel {
+    /// Unique in the connection: a channel number can be used again.
+    pub serial: u64,
+    pub assembler: ContentAssembler,
+    /// The server closed the channel, and waits for the client's `close-ok`.
+    pub closing: bool,
+    /// A request is in progress. Later ones wait, so that replies keep their order.
+    pub busy: bool,
+    pub waiting: VecDeque<Assembled>,
+    pub mode: Mode,
+    next_tag: u64,
+    pub unacked: BTreeMap<u64, Unacked>,
+    pub consumers: HashMap<ShortString, Consumer>,
+    /// The prefetch limit of consumers that are started from now on; 0 for none.
+    pub prefetch: u16,
+    /// The prefetch limit of all consumers together; 0 for none.
+    pub prefetch_all: u16,
+    /// Messages that the shared prefetch limit holds back.
+    pub held: VecDeque<(ConsumerId, Delivery)>,
+    /// The queue that an empty name stands for.
+    pub last_queue: Option<String>,
+    /// The consumer of direct replies.
+    pub reply_to: Option<ReplyConsumer>,
+    /// Where the last publication went, because the next one usually goes there too.
+    pub last_target: Option<(ShortString, ShortString, Address)>,
+}
+
+/// What a channel does with publications.
+pub(crate) enum Mode {
+    Plain,
+    Confirm(Confirms),
+    Transaction(Staged),
+}
+
+/// What a transaction has collected.
+#[derive(Default)]
+pub(crate) struct Staged {
+    pub publications: Vec<Outgoing>,
+    pub bytes: usize,
+    /// Deliveries that were acknowledged or rejected.
+    pub settled: Vec<(Unacked, Verdict)>,
+}
+
+/// How a client settled a delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Complete,
+    /// Back to the queue; counts as a failed delivery.
+    Requeue,
+    /// Back to the queue; counts nothing.
+    Release,
+    Reject,
+}
+
+/// A delivered message that is not acknowledged.
+pub(crate) struct Unacked {
+    pub tag: u64,
+    pub lease: LeaseToken,
+    /// The consumer that got it; `None` for `basic.get`.
+    pub consumer: Option<ShortString>,
+    pub since: Instant,
+}
+
+pub(crate) struct ReplyConsumer {
+    /// The name that publications get as `reply_to`.
+    pub name: String,
+    pub tag: ShortString,
+}
+
+pub(crate) struct Consumer {
+    pub id: ConsumerId,
+    pub queue: QueueName,
+    pub no_ack: bool,
+    pub exclusive: bool,
+    /// Deliveries have the header `x-delivery-count`.
+    pub counts_deliveries: bool,
+    /// The prefetch limit; 0 for none.
+    pub limit: u32,
+    /// Delivered and not acknowledged.
+    pub outstanding: u32,
+    /// Credit that the engine has not used yet.
+    pub given: u32,
+}
+
+impl Consumer {
+    /// The credit to add now.
+    pub fn missing_credit(&self) -> u32 {
+        let wanted = match self.limit {
+            0 => limits::WINDOW,
+            limit => limit.saturating_sub(self.outstanding).min(limits::WINDOW),
+        };
+        let missing = wanted.saturating_sub(self.given);
+        // A consumer that still has credit gets more in portions.
+        if self.given == 0 || missing >= wanted / 4 { missing } else { 0 }
+    }
+}
+
+impl Channel {
+    pub fn new(serial: u64) -> Self {
+        Self {
+            serial,
+            assembler: ContentAssembler::new(limits::MESSAGE_BYTES_MAX),
+            closing: false,
+            busy: false,
+            waiting: VecDeque::new(),
+            mode: Mode::Plain,
+            next_tag: 1,
+            unacked: BTreeMap::new(),
+            consumers: HashMap::new(),
+            prefetch: 0,
+            prefetch_all: 0,
+            held: VecDeque::new(),
+            last_queue: None,
+            reply_to: None,
+            last_target: None,
+        }
+    }
+
+    /// The next delivery tag.
+    pub fn next_tag(&mut self) -> u64 {
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        tag
+    }
+
+    /// Whether the shared prefetch limit allows another delivery that must be acknowledged.
+    pub fn allows_delivery(&self) -> bool {
+        self.prefetch_all == 0 || self.unacked.len() < usize::from(self.prefetch_all)
+    }
+
+    /// Removes unacknowledged deliveries: one, or all up to a tag (0: all). `None` if there is no such delivery.
+    pub fn take_unacked(&mut self, tag: u64, multiple: bool) -> Option<Vec<Unacked>> {
+        if !multiple {
+            return self.unacked.remove(&tag).map(|one| vec![one]);
+        }
+        if tag == 0 {
+            return Some(std::mem::take(&mut self.unacked).into_values().collect());
+        }
+        // A tag of the past or the future is an error, unless something older is still unacknowledged.
+        let first = *self.unacked.first_key_value()?.0;
+        if tag >= self.next_tag || tag < first {
+            return None;
+        }
+        let later = self.unacked.split_off(&(tag + 1));
+        let taken = std::mem::replace(&mut self.unacked, later);
+        let taken: Vec<_> = taken.into_values().collect();
+        (!taken.is_empty()).then_some(taken)
+    }
+}

@@ -1,0 +1,249 @@
+//! Frames → channels; opening and closing channels.
+
+use tokio::time::Instant;
+
+use super::Conn;
+use super::channel::{Channel, Verdict};
+use crate::limits;
+use crate::wire::content::Assembled;
+use crate::wire::error::{Exception, ReplyCode, Scope};
+use crate::wire::frame::{Frame, FrameKind};
+use crate::wire::method::{
+    DecodeMethod as _, EncodeMethod as _, Method, MethodId, basic, channel, connection,
+};
+
+impl Conn {
+    /// Whether more should be read from the socket.
+    pub fn wants_input(&self) -> bool {
+        !self.finished && !self.closed_by_client && self.has_room()
+    }
+
+    fn has_room(&self) -> bool {
+        self.sending_bytes < limits::SENDING_BYTES_MAX
+            && self.held_bytes < limits::HELD_BYTES_MAX
+            && self.out.len() < limits::OUTPUT_BYTES_MAX
+    }
+
+    /// Room for the next read.
+    pub fn reserve_input(&mut self) {
+        let missing = self.decoder.missing_bytes(&self.input);
+        self.input.reserve(missing.max(limits::READ_BYTES));
+    }
+
+    pub fn is_finished(&self) -> bool {
+        self.finished || self.closing.is_some_and(|by| by <= Instant::now())
+    }
+
+    pub fn closing_deadline(&self) -> Option<Instant> {
+        self.closing
+    }
+
+    /// Handles the frames that have arrived.
+    pub(super) fn read_frames(&mut self) {
+        while !self.finished && !self.closed_by_client && self.has_room() {
+            match self.decoder.decode(&mut self.input) {
+                Ok(Some(frame)) => self.frame(frame),
+                Ok(None) => return,
+                Err(exception) => {
+                    // Nothing behind a broken frame can be understood.
+                    self.input.clear();
+                    match self.closing {
+                        Some(_) => self.finished = true,
+                        None => self.close_connection(&exception),
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn frame(&mut self, frame: Frame) {
+        if frame.kind == FrameKind::Heartbeat {
+            return;
+        }
+        if frame.channel == 0 {
+            return self.connection_frame(&frame);
+        }
+        if self.closing.is_some() {
+            return;
+        }
+        let number = frame.channel;
+        let id = match frame.kind {
+            FrameKind::Method => MethodId::of_payload(&frame.payload),
+            _ => None,
+        };
+        match self.channels.get_mut(&number) {
+            None if id == Some(channel::Open::ID) => self.open_channel(number),
+            // The answer to a close that crossed the client's own.
+            None if id == Some(channel::CloseOk::ID) => {}
+            None => {
+                let exception = Exception::new(ReplyCode::ChannelError, "expected 'channel.open'");
+                self.close_connection(&exception.caused_by(id.unwrap_or(MethodId::NONE)));
+            }
+            Some(channel) if channel.closing => {
+                if id == Some(channel::CloseOk::ID) {
+                    self.channels.remove(&number);
+                } else if id == Some(channel::Close::ID) {
+                    self.put(number, &channel::CloseOk {});
+                    self.channels.remove(&number);
+                }
+            }
+            Some(_) if id == Some(channel::Open::ID) => {
+                let detail = "second 'channel.open' seen";
+                let exception = Exception::new(ReplyCode::ChannelError, detail);
+                self.close_connection(&exception.caused_by(channel::Open::ID));
+            }
+            Some(channel) => match channel.assembler.push(frame) {
+                Ok(None) => {}
+                Ok(Some(assembled)) if channel.busy => {
+                    self.held_bytes += size(&assembled);
+                    channel.waiting.push_back(assembled);
+                }
+                Ok(Some(assembled)) => self.request(number, assembled),
+                Err(exception) => self.fail(number, exception),
+            },
+        }
+    }
+
+    fn connection_frame(&mut self, frame: &Frame) {
+        let method = match frame.kind {
+            FrameKind::Method => Method::decode(&frame.payload),
+            _ => Err(Exception::new(
+                ReplyCode::UnexpectedFrame,
+                "expected method frame, got non method frame instead",
+            )),
+        };
+        match method {
+            Ok(Method::ConnectionCloseOk(_)) if self.closing.is_some() => self.finished = true,
+            // The server has closed too: nothing is left to wait for.
+            Ok(Method::ConnectionClose(_)) if self.closing.is_some() => {
+                self.put(0, &connection::CloseOk {});
+                self.finished = true;
+            }
+            Ok(Method::ConnectionClose(_)) => self.closed_by_client = true,
+            _ if self.closing.is_some() => {}
+            Ok(Method::ConnectionUpdateSecret(_)) => self.put(0, &connection::UpdateSecretOk {}),
+            Ok(method) => {
+                let detail = "unexpected method in connection state running";
+                let code = match method.id().class {
+                    10 => ReplyCode::CommandInvalid,
+                    _ => ReplyCode::ChannelError,
+                };
+                self.close_connection(&Exception::new(code, detail).caused_by(method.id()));
+            }
+            Err(exception) => self.close_connection(&exception),
+        }
+    }
+
+    fn open_channel(&mut self, number: u16) {
+        let (open, most) = (self.channels.len(), usize::from(self.session.channel_max));
+        if open >= most {
+            let detail = format!(
+                "number of channels opened ({open}) has reached the negotiated channel_max ({most})"
+            );
+            let exception = Exception::new(ReplyCode::NotAllowed, detail);
+            return self.close_connection(&exception.caused_by(channel::Open::ID));
+        }
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        self.channels.insert(number, Channel::new(serial));
+        self.put(number, &channel::OpenOk::default());
+    }
+
+    /// Handles a request, unless an earlier one of the channel is in progress.
+    fn request(&mut self, number: u16, assembled: Assembled) {
+        let (id, handled) = match assembled {
+            Assembled::Publication(publication) => {
+                (basic::Publish::ID, self.publish(number, publication))
+            }
+            Assembled::Method(method) => (method.id(), self.method(number, method)),
+        };
+        if let Err(exception) = handled {
+            let exception = match exception.method {
+                MethodId::NONE => exception.caused_by(id),
+                _ => exception,
+            };
+            self.fail(number, exception);
+        }
+    }
+
+    /// Continues with the requests that waited for one that is done.
+    pub(super) fn resume(&mut self, number: u16, serial: u64) {
+        if let Some(channel) = self.channel_of(number, serial) {
+            channel.busy = false;
+        }
+        loop {
+            let Some(channel) = self.channel_of(number, serial).filter(|channel| !channel.busy)
+            else {
+                return;
+            };
+            let Some(next) = channel.waiting.pop_front() else { return };
+            self.held_bytes = self.held_bytes.saturating_sub(size(&next));
+            self.request(number, next);
+        }
+    }
+
+    /// Sends `channel.close`. From then on, the channel discards everything until `close-ok`.
+    pub(crate) fn close_channel(&mut self, number: u16, exception: &Exception) {
+        debug_assert_eq!(exception.scope, Scope::Channel);
+        if self.closing.is_some() || self.channels.get(&number).is_none_or(|c| c.closing) {
+            return;
+        }
+        tracing::debug!(conn = self.number, channel = number, %exception, front = "rabbitmq", "closing a channel");
+        self.flush_confirms();
+        self.end_channel(number);
+        self.put(number, &exception.channel_close());
+        if let Some(channel) = self.channels.get_mut(&number) {
+            channel.closing = true;
+        }
+    }
+
+    /// The client closed the channel.
+    pub(super) fn channel_closed_by_client(&mut self, number: u16) {
+        self.drop_channel(number);
+        self.put(number, &channel::CloseOk {});
+    }
+
+    /// Removes a channel.
+    pub(super) fn drop_channel(&mut self, number: u16) {
+        self.end_channel(number);
+        self.channels.remove(&number);
+    }
+
+    /// Ends what a channel has: consumers are detached, and unacknowledged messages return to their queues.
+    fn end_channel(&mut self, number: u16) {
+        let Some(channel) = self.channels.get_mut(&number) else { return };
+        let waiting: usize = channel.waiting.drain(..).map(|assembled| size(&assembled)).sum();
+        self.held_bytes = self.held_bytes.saturating_sub(waiting);
+        channel.busy = false;
+        let tags: Vec<_> = channel.consumers.keys().cloned().collect();
+        let unacked = std::mem::take(&mut channel.unacked).into_values().map(|one| one.lease);
+        let held = channel.held.drain(..).filter_map(|(_, delivery)| delivery.lease);
+        let leases: Vec<_> = unacked.chain(held).collect();
+        self.settle_queue.add(Verdict::Release, leases);
+        self.drop_reply_consumer(number);
+        for tag in tags {
+            self.detach_consumer(number, &tag);
+        }
+    }
+
+    /// Forgets a channel after the connection was lost. Its messages stay leased: the engine counts them as failed.
+    pub(super) fn abandon_channel(&mut self, number: u16) {
+        let Some(channel) = self.channels.get_mut(&number) else { return };
+        let held = channel.held.drain(..).filter_map(|(_, delivery)| delivery.lease);
+        let held: Vec<_> = held.collect();
+        self.settle_queue.add(Verdict::Release, held);
+        self.drop_reply_consumer(number);
+        self.channels.remove(&number);
+    }
+}
+
+fn size(assembled: &Assembled) -> usize {
+    let fixed = 256;
+    match assembled {
+        Assembled::Method(_) => fixed,
+        Assembled::Publication(publication) => {
+            fixed + publication.body.len() + publication.properties.as_bytes().len()
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! AMQP 0-9-1 as RabbitMQ speaks it. To amqplib, pika, lapin, amqp091-go and the Java client, Malote is a RabbitMQ.
+//!
+//! | what | where |
+//! |---|---|
+//! | accepting a connection, cleaning up after it | `listen.rs` |
+//! | I/O loop, handshake, channels, confirms, unacknowledged messages | `conn/` |
+//! | one operation each: declare, bind, publish, consume, get, acknowledge, transactions | `ops/` |
+//! | frames, methods, tables, properties: bytes ↔ typed values | [`wire`] |
+//! | names of queues and exchanges, virtual hosts | `names.rs` |
+//! | arguments of queues and exchanges ↔ settings | `arguments.rs` |
+//! | publications → messages, deliveries → content | `message.rs` |
+//! | refusals → reply codes and texts | `refusal.rs` |
+//! | bounds of the protocol and of this front end | [`limits`] |
+//!
+//! # How RabbitMQ maps onto the engine
+//!
+//! - An **exchange** is a topic of the same kind; a **binding** is a rule, and an exchange-to-exchange binding is a rule
+//!   that leads to a topic. The default exchange does not exist: publishing to it sends to the queue itself.
+//! - A **queue** is a queue. Its arguments become settings; the original arguments are kept in a label, because a
+//!   declaration must match them by value and an error shows their types. A queue made here differs from a native one in
+//!   its defaults: no limit of failed deliveries (quorum: 20), and dead letters without a destination are deleted.
+//! - A **non-durable** queue or exchange is transient: it ends with the broker. A message that is not persistent is stored
+//!   like any other, but its confirm does not wait for the disk.
+//! - A **consumer** is a consumer of the engine's connection; prefetch is its credit. A delivery tag stands for a lease,
+//!   which ends with the connection. `basic.nack` with requeue counts as a failed delivery; closing a channel does not.
+//! - A **publish** keeps the property section as it came (`Native::AMQP_091`, with the exchange in front), so that it
+//!   leaves byte for byte. Everything read from the socket at once becomes one request to the engine, and one `basic.ack`
+//!   confirms many messages, after the disk has them.
+//! - **Dead letters** go through the topic of `x-dead-letter-exchange`. The engine keeps the history of a message;
+//!   `x-death` is built from it on delivery.
+//! - A **virtual host** is a prefix of names; the default one shares its names with all protocols. It exists if its
+//!   predeclared exchanges do.
+//!
+//! Each connection has one task. Requests of one channel are handled strictly in order; different channels do not wait for
+//! each other. The server owns TLS, ports and credentials: it implements [`Keys`] and passes streams to [`serve_peer`].
+
+#![allow(missing_docs, reason = "used by the server only")]
+
+mod arguments;
+mod conn;
+pub mod limits;
+mod listen;
+mod message;
+pub mod names;
+mod ops;
+pub mod refusal;
+mod vhosts;
+pub mod wire;
+
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
+
+use malote_engine::Engine;
+use malote_model::{Access, Principal, QueueName};
+use parking_lot::Mutex;
+
+pub use listen::{serve_connection, serve_peer};
+pub use ops::reply_to::ReplyInbox;
+
+/// State shared by all connections.
+pub struct Front {
+    pub engine: Engine,
+    /// Checks permissions.
+    pub access: Arc<dyn Access>,
+    /// Verifies credentials.
+    pub keys: Arc<dyn Keys>,
+    /// How long a message may be unacknowledged; none for no limit.
+    pub consumer_timeout: Option<Duration>,
+    /// Requesters that wait for direct replies, by the name that they gave.
+    pub(crate) replies: Mutex<HashMap<String, ReplyInbox>>,
+    /// Queues with an exclusive consumer, and the number of the connection that has it.
+    pub(crate) exclusive: Mutex<HashMap<QueueName, u64>>,
+    /// Virtual hosts whose predeclared exchanges are known to exist.
+    pub(crate) vhosts: Mutex<HashSet<String>>,
+    pub(crate) connections: AtomicU64,
+}
+
+impl Front {
+    pub fn new(engine: Engine, access: Arc<dyn Access>, keys: Arc<dyn Keys>) -> Self {
+        Self {
+            engine,
+            access,
+            keys,
+            consumer_timeout: Some(limits::CONSUMER_TIMEOUT),
+            replies: Mutex::default(),
+            exclusive: Mutex::default(),
+            vhosts: Mutex::default(),
+            connections: AtomicU64::new(1),
+        }
+    }
+}
+
+/// The remote end of a connection.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    pub address: IpAddr,
+    /// Set once the peer has authenticated. Until then, the server may close the connection to make room for others.
+    pub known: Arc<AtomicBool>,
+}
+
+/// Future result of a password check.
+pub type Verified<'a> = Pin<Box<dyn Future<Output = Option<Principal>> + Send + 'a>>;
+
+/// The credentials this protocol needs. The server implements it on top of its credential store.
+pub trait Keys: Send + Sync {
+    /// Whether the server runs without credentials. Only `guest` with the password `guest` is then accepted.
+    fn is_open(&self) -> bool;
+    /// Verifies the password of a user. `peer` is the client's address.
+    fn verify_password<'a>(
+        &'a self,
+        user: &'a str,
+        password: &'a str,
+        peer: IpAddr,
+    ) -> Verified<'a>;
+}

@@ -1,0 +1,65 @@
+//! The bounds of this front end.
+
+use std::time::Duration;
+
+/// The smallest `frame_max` that a peer may ask for, and the limit before the limits are negotiated.
+pub const FRAME_BYTES_MIN: u32 = 4_096;
+/// RabbitMQ accepts payloads of exactly `frame_max` bytes, although the frame around them is larger. Clients rely on it.
+pub const FRAME_BYTES_TOLERANCE: u32 = 8;
+/// Tables and arrays inside each other. The deepest table of RabbitMQ itself, `x-death`, has three levels.
+pub const TABLE_DEPTH_MAX: usize = 32;
+/// The room that a body of several frames gets before its bytes arrive.
+pub const BODY_RESERVE_BYTES_MAX: usize = 256 << 10;
+/// The bytes of a frame that an error text shows.
+pub const SNIPPET_BYTES_MAX: usize = 16;
+
+/// Open channels of a connection, as RabbitMQ announces them.
+pub const CHANNEL_MAX: u16 = 2_047;
+/// Bytes of a frame, as RabbitMQ announces them.
+pub const FRAME_BYTES_MAX: u32 = 131_072;
+/// The heartbeat interval that the server proposes, in seconds.
+pub const HEARTBEAT_S: u16 = 60;
+/// Time for the handshake, until the client has opened a virtual host.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause before a connection with wrong credentials or limits is closed, if the client understands no close method.
+pub const REFUSAL_PAUSE: Duration = Duration::from_millis(1_500);
+/// Time for the last frames to be written, and for the client's `close-ok`.
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The largest message: the engine's limit for a queue.
+pub const MESSAGE_BYTES_MAX: u64 = malote_model::limits::MESSAGE_BYTES_MAX - (1 << 20);
+/// Bytes of messages of one connection that are on their way to the engine. At this bound, nothing more is read.
+pub const SENDING_BYTES_MAX: usize = 16 << 20;
+/// Bytes of messages in one request to the engine.
+pub const SEND_BATCH_BYTES_MAX: usize = 4 << 20;
+/// Messages in one request to the engine.
+pub const SEND_BATCH_MAX: usize = 1_024;
+/// Bytes of requests that wait for an earlier request of their channel. At this bound, nothing more is read.
+pub const HELD_BYTES_MAX: usize = 8 << 20;
+/// Bytes that wait to be written. Above it, no messages are taken from the engine.
+pub const OUTPUT_BYTES_HIGH: usize = 1 << 20;
+/// Above it, nothing is read either: the client asks without reading the answers.
+pub const OUTPUT_BYTES_MAX: usize = 8 << 20;
+/// Room for one read.
+pub const READ_BYTES: usize = 64 << 10;
+/// Messages that a consumer without a prefetch limit may have on their way to the client.
+pub const WINDOW: u32 = 1_024;
+/// Unacknowledged messages of one channel. A consumer without a prefetch limit gets no more than this.
+pub const UNACKED_MAX: usize = 1 << 20;
+/// Publications of one channel that wait for their confirm, or for a commit.
+pub const STAGED_BYTES_MAX: usize = 16 << 20;
+/// How long a message may be unacknowledged before its channel is closed, as in RabbitMQ.
+pub const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// How often unacknowledged messages are checked for it.
+pub const CONSUMER_TIMEOUT_CHECK: Duration = Duration::from_secs(60);
+/// The lock of a delivery. The connection ends it; the lock only has to outlast the consumer timeout.
+pub const LOCK_MS: u64 = malote_model::limits::LOCK_MS_MAX;
+/// Bytes of the arguments that are stored with a queue.
+pub const ARGUMENTS_BYTES_MAX: usize = 32 << 10;
+/// Replies to a requester (direct reply-to) that it has not read. More are dropped, as if the requester had left.
+pub const REPLIES_MAX: usize = 1_024;
+/// The delay before a publication is tried again while the disk is full.
+pub const BLOCKED_RETRY: Duration = Duration::from_millis(500);
+/// The default limit of redeliveries of a quorum queue, as in RabbitMQ 4.
+pub const QUORUM_DELIVERY_LIMIT: u32 = 20;
+/// The window in which a queue with `x-message-deduplication` remembers keys, unless `x-cache-ttl` says otherwise.
+pub const DEDUP_WINDOW_MS: u64 = 5 * 60 * 1000;

@@ -1,0 +1,69 @@
+//! Serves one connection: handshake, connection to the engine, I/O loop, clean-up.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::conn::handshake::{Handshake, shake_hands};
+use crate::conn::{Conn, io::serve};
+use crate::{Front, Peer, limits};
+
+/// Serves an AMQP 0-9-1 connection until it ends or `shutdown` is cancelled. Returns an error if the network fails.
+pub async fn serve_connection<S>(
+    stream: S,
+    front: Arc<Front>,
+    shutdown: CancellationToken,
+) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    serve_peer(stream, front, shutdown, Peer { address, known: Arc::default() }).await
+}
+
+/// Like [`serve_connection`], for a peer whose address and authentication state the server tracks.
+pub async fn serve_peer<S>(
+    mut stream: S,
+    front: Arc<Front>,
+    shutdown: CancellationToken,
+    peer: Peer,
+) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let shaken = tokio::select! {
+        biased;
+        () = shutdown.cancelled() => return Ok(()),
+        shaken = timeout(limits::HANDSHAKE_TIMEOUT, shake_hands(&mut stream, &front, &peer)) => shaken,
+    };
+    let Ok(shaken) = shaken else {
+        return Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the client did not finish the handshake in time",
+        ));
+    };
+    let Some(Handshake { session, input, decoder }) = shaken? else { return Ok(()) };
+    peer.known.store(true, Ordering::Relaxed);
+
+    let (engine, mut outbox) = front.engine.connect();
+    let engine = Arc::new(engine);
+    let mut conn = Conn::new(front, engine.clone(), session, peer, input, decoder);
+    let served = serve(stream, &mut conn, &mut outbox, shutdown).await;
+
+    // Publications and acknowledgements that were received still reach the engine.
+    conn.finish().await;
+    let clean = conn.closed_cleanly;
+    // Deliveries that were never sent are returned before the connection is lost, so that they do not count as failed.
+    drop(outbox);
+    drop(conn);
+    match Arc::try_unwrap(engine) {
+        Ok(engine) if clean => engine.close().await,
+        engine => drop(engine),
+    }
+    served
+}

@@ -1,0 +1,304 @@
+//! `basic.publish`, confirms and returns.
+//!
+//! Publications that are read at once become one request to the engine, in which each is stored on its own. Its answer
+//! comes when the disk has them, and becomes as few confirms as possible.
+
+use malote_engine::{EncodedBatch, Engine, EngineError, IdFormat, Receipts};
+use malote_model::{Action, Address, Refusal};
+
+use super::reply_to::{REPLY_TO, is_reply_name};
+use crate::conn::channel::Mode;
+use crate::conn::dispatch::not_implemented;
+use crate::conn::{Completion, Conn};
+use crate::limits;
+use crate::message::{self, Incoming};
+use crate::names::VirtualHost;
+use crate::refusal::{failed, precondition, refused};
+use crate::wire::content::{OutgoingReturn, Publication, put_content};
+use crate::wire::error::{Exception, ReplyCode};
+use crate::wire::method::{DecodeMethod as _, basic};
+
+/// A publication on its way to the engine.
+pub(crate) struct Outgoing {
+    pub origin: PublishOrigin,
+    /// One batch for each target: a publication to the default exchange with several keys has several.
+    pub batches: Vec<EncodedBatch>,
+}
+
+/// Where a publication came from.
+pub(crate) struct PublishOrigin {
+    pub channel: u16,
+    pub serial: u64,
+    /// Its number, on a channel with confirms.
+    pub confirm: Option<u64>,
+    /// The publication itself, if it must be returned when no queue gets it.
+    pub mandatory: Option<Box<Publication>>,
+}
+
+/// What happened to a publication.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Stored,
+    /// No queue gets it.
+    Unroutable,
+    /// A queue refused it: `basic.nack`.
+    Refused,
+    /// The broker cannot store anything now.
+    Blocked(Exception),
+    /// The publication is wrong.
+    Failed(Exception),
+}
+
+/// Publications for the next request to the engine.
+#[derive(Default)]
+pub(crate) struct SendQueue {
+    waiting: Vec<Outgoing>,
+    bytes: usize,
+}
+
+impl Conn {
+    pub(crate) fn publish(
+        &mut self,
+        number: u16,
+        publication: Publication,
+    ) -> Result<(), Exception> {
+        if publication.publish.immediate {
+            return Err(not_implemented("immediate=true"));
+        }
+        let session = self.session.clone();
+        let now = self.front.engine.now();
+        let replies = self.channel(number).reply_to.as_ref().map(|replies| replies.name.as_str());
+        let Incoming { message, publication, asks_reply } =
+            message::incoming(publication, &session.user, replies, now)?;
+        if asks_reply && self.channel(number).reply_to.is_none() {
+            return Err(precondition("fast reply consumer does not exist"));
+        }
+        let channel = self.channel(number);
+        let confirm = match &mut channel.mode {
+            Mode::Confirm(confirms) => Some(confirms.publish()),
+            Mode::Plain | Mode::Transaction(_) => None,
+        };
+        let serial = channel.serial;
+        let to_default = publication.publish.exchange.is_empty();
+        if to_default && is_reply_name(&publication.publish.routing_key) {
+            let outcome = self.publish_reply(&publication);
+            let mandatory = publication.publish.mandatory.then(|| Box::new(publication));
+            let origin = PublishOrigin { channel: number, serial, confirm, mandatory };
+            self.finish_publication(origin, outcome);
+            return Ok(());
+        }
+        let target = self.target(number, &publication.publish)?;
+        let bytes = publication.body.len() + publication.properties.as_bytes().len() + 256;
+        let encode = |to: &Address, message| {
+            let engine = &self.front.engine;
+            engine.encode_batch(to, std::iter::once(message), IdFormat::Hyphenated)
+        };
+        // The default exchange delivers to each key's queue.
+        let mut batches = Vec::with_capacity(1);
+        if to_default {
+            for key in message.more_keys.iter().chain(&message.blind_keys) {
+                let queue = session.host.queue(key)?;
+                self.allow(Action::Send, &queue, "queue", key)?;
+                let batch = encode(&queue.into(), message.clone());
+                batches.push(batch.map_err(|error| failed(&session.host, &error))?);
+            }
+        }
+        batches.push(encode(&target, message).map_err(|error| failed(&session.host, &error))?);
+        let mandatory = publication.publish.mandatory.then(|| Box::new(publication));
+        let origin = PublishOrigin { channel: number, serial, confirm, mandatory };
+        let outgoing = Outgoing { origin, batches };
+        if let Mode::Transaction(staged) = &mut self.channel(number).mode {
+            staged.bytes += bytes;
+            staged.publications.push(outgoing);
+            if staged.bytes > limits::STAGED_BYTES_MAX {
+                let most = limits::STAGED_BYTES_MAX;
+                return Err(precondition(format!("a transaction must not exceed {most} bytes")));
+            }
+            return Ok(());
+        }
+        self.sending_bytes += bytes;
+        self.send_queue.bytes += bytes;
+        self.send_queue.waiting.push(outgoing);
+        if self.send_queue.bytes >= limits::SEND_BATCH_BYTES_MAX
+            || self.send_queue.waiting.len() >= limits::SEND_BATCH_MAX
+        {
+            self.flush_sends();
+        }
+        Ok(())
+    }
+
+    /// The queue or topic of a publication, if the caller may send there.
+    fn target(&mut self, number: u16, publish: &basic::Publish) -> Result<Address, Exception> {
+        let session = self.session.clone();
+        let (exchange, key) = (&publish.exchange, &publish.routing_key);
+        let last = self.channel(number).last_target.as_ref();
+        // The key matters only for the default exchange.
+        let same = last.filter(|(x, k, _)| x == exchange && (!exchange.is_empty() || k == key));
+        let address = match same {
+            Some((_, _, address)) => address.clone(),
+            None if exchange.is_empty() => session.host.queue(key)?.into(),
+            None => session.host.topic(exchange)?.into(),
+        };
+        if same.is_none() {
+            let target = (exchange.clone(), key.clone(), address.clone());
+            self.channel(number).last_target = Some(target);
+        }
+        let (what, name) = match exchange.is_empty() {
+            true => ("queue", key),
+            false => ("exchange", exchange),
+        };
+        self.allow(Action::Send, &address, what, name)?;
+        Ok(address)
+    }
+
+    /// Sends the waiting publications to the engine. Returns whether there were any.
+    pub(crate) fn flush_sends(&mut self) -> bool {
+        let SendQueue { waiting, bytes } = std::mem::take(&mut self.send_queue);
+        if waiting.is_empty() {
+            return false;
+        }
+        let (engine, session) = (self.front.engine.clone(), self.session.clone());
+        self.start(async move {
+            let outcomes = send(&engine, &session.host, waiting).await;
+            Completion::Sent { bytes, outcomes }
+        });
+        true
+    }
+
+    pub(crate) fn finish_sends(&mut self, bytes: usize, outcomes: Vec<(PublishOrigin, Outcome)>) {
+        self.sending_bytes = self.sending_bytes.saturating_sub(bytes);
+        for (origin, outcome) in outcomes {
+            self.finish_publication(origin, outcome);
+        }
+    }
+
+    fn finish_publication(&mut self, origin: PublishOrigin, outcome: Outcome) {
+        let PublishOrigin { channel: number, serial, confirm, mandatory } = origin;
+        if let Outcome::Blocked(_) = outcome {
+            self.block();
+        }
+        if self.channel_of(number, serial).is_none() {
+            return;
+        }
+        let stored = match (outcome, confirm) {
+            (Outcome::Failed(exception), _) => {
+                return self.fail(number, exception.caused_by(basic::Publish::ID));
+            }
+            // Without confirms, closing is the only way to say that a message is lost.
+            (Outcome::Blocked(exception), None) => {
+                return self.fail(number, exception.caused_by(basic::Publish::ID));
+            }
+            (Outcome::Unroutable, _) => {
+                if let Some(publication) = mandatory {
+                    self.return_publication(number, &publication);
+                }
+                true
+            }
+            (Outcome::Stored, _) => true,
+            (Outcome::Refused | Outcome::Blocked(_), _) => false,
+        };
+        if let (Some(tag), Some(channel)) = (confirm, self.channels.get_mut(&number))
+            && let Mode::Confirm(confirms) = &mut channel.mode
+        {
+            confirms.settle(tag, stored);
+            if self.confirming.last() != Some(&number) {
+                self.confirming.push(number);
+            }
+        }
+    }
+
+    fn return_publication(&mut self, number: u16, publication: &Publication) {
+        let Publication { publish, properties, body } = publication;
+        let (exchange, routing_key) = (publish.exchange.as_str(), publish.routing_key.as_str());
+        let returned = OutgoingReturn { code: ReplyCode::NoRoute, exchange, routing_key };
+        let frame_max = self.session.frame_max;
+        put_content(&mut self.out, number, frame_max, &returned, properties, body);
+    }
+
+    /// Sends the confirms of all channels that have some.
+    pub(crate) fn flush_confirms(&mut self) {
+        for number in std::mem::take(&mut self.confirming) {
+            while let Some(channel) = self.channels.get_mut(&number).filter(|c| !c.closing)
+                && let Mode::Confirm(confirms) = &mut channel.mode
+                && let Some(confirm) = confirms.next()
+            {
+                let (delivery_tag, multiple) = (confirm.tag, confirm.multiple);
+                match confirm.stored {
+                    true => self.put(number, &basic::Ack { delivery_tag, multiple }),
+                    false => {
+                        self.put(number, &basic::Nack { delivery_tag, multiple, requeue: false });
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Sends publications in order, each on its own.
+pub(crate) async fn send(
+    engine: &Engine,
+    host: &VirtualHost,
+    publications: Vec<Outgoing>,
+) -> Vec<(PublishOrigin, Outcome)> {
+    let mut origins = Vec::with_capacity(publications.len());
+    let mut batches = Vec::with_capacity(publications.len());
+    for Outgoing { origin, batches: some, .. } in publications {
+        origins.push((origin, some.len()));
+        batches.extend(some);
+    }
+    if batches.is_empty() {
+        return Vec::new();
+    }
+    let mut results = match engine.send_each(batches).await {
+        Ok(results) => results.into_iter(),
+        Err(error) => {
+            let outcome = |error: &EngineError| match error {
+                EngineError::Refused(refusal) => outcome(host, Err(refusal.clone())),
+                error => Outcome::Failed(failed(host, error)),
+            };
+            return origins.into_iter().map(|(origin, _)| (origin, outcome(&error))).collect();
+        }
+    };
+    let each = origins.into_iter().map(|(origin, count)| {
+        let outcomes = results.by_ref().take(count).map(|result| outcome(host, result));
+        (origin, outcomes.reduce(worse).unwrap_or(Outcome::Unroutable))
+    });
+    each.collect()
+}
+
+fn outcome(host: &VirtualHost, result: Result<Receipts, Refusal>) -> Outcome {
+    match result {
+        Ok(receipts) if receipts.iter().any(|receipt| receipt.overflowed) => Outcome::Refused,
+        Ok(receipts) if receipts.iter().all(|one| one.copies == 0 && !one.duplicate) => {
+            Outcome::Unroutable
+        }
+        Ok(_) => Outcome::Stored,
+        // The default exchange has no queue of this name.
+        Err(Refusal::QueueNotFound { .. }) => Outcome::Unroutable,
+        Err(Refusal::QueueFull { .. }) => Outcome::Refused,
+        Err(
+            refusal @ (Refusal::Busy
+            | Refusal::DiskFull
+            | Refusal::NoSegment { .. }
+            | Refusal::BoundReached { .. }),
+        ) => Outcome::Blocked(refused(host, &refusal)),
+        Err(refusal) => Outcome::Failed(refused(host, &refusal)),
+    }
+}
+
+/// The outcome of a publication with several targets.
+fn worse(a: Outcome, b: Outcome) -> Outcome {
+    let rank = |outcome: &Outcome| match outcome {
+        Outcome::Unroutable => 0,
+        Outcome::Stored => 1,
+        Outcome::Refused => 2,
+        Outcome::Blocked(_) => 3,
+        Outcome::Failed(_) => 4,
+    };
+    if rank(&b) > rank(&a) { b } else { a }
+}
+
+/// A publication with this `reply_to` asks for a direct reply.
+pub(crate) fn asks_reply(reply_to: Option<&[u8]>) -> bool {
+    reply_to == Some(REPLY_TO.as_bytes())
+}

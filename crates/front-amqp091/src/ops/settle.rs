@@ -1,0 +1,107 @@
+//! `basic.ack`, `basic.nack`, `basic.reject`, `basic.recover`. Everything that is read at once is settled at once.
+
+use malote_model::{Changes, LeaseToken, Settlement, limits::SETTLE_BATCH_MAX};
+
+use crate::conn::channel::{Channel, Mode, Unacked, Verdict};
+use crate::conn::{Completion, Conn};
+use crate::refusal::precondition;
+use crate::wire::error::Exception;
+
+/// Why a client rejected a message: the word in `x-death`.
+pub(crate) const REJECTED: &str = "rejected";
+
+/// Leases to settle with the next request to the engine.
+#[derive(Default)]
+pub(crate) struct SettleQueue {
+    leases: [Vec<LeaseToken>; 4],
+}
+
+const VERDICTS: [Verdict; 4] =
+    [Verdict::Complete, Verdict::Requeue, Verdict::Release, Verdict::Reject];
+
+impl SettleQueue {
+    pub fn add(&mut self, verdict: Verdict, leases: impl IntoIterator<Item = LeaseToken>) {
+        self.leases[verdict as usize].extend(leases);
+    }
+
+    /// The next leases with the same verdict.
+    fn next(&mut self) -> Option<(Verdict, Vec<LeaseToken>)> {
+        let at = self.leases.iter().position(|leases| !leases.is_empty())?;
+        let leases = &mut self.leases[at];
+        let rest = leases.split_off(leases.len().min(SETTLE_BATCH_MAX));
+        Some((VERDICTS[at], std::mem::replace(leases, rest)))
+    }
+}
+
+pub(crate) fn settlement(verdict: Verdict) -> Settlement {
+    match verdict {
+        Verdict::Complete => Settlement::Complete,
+        Verdict::Requeue => Settlement::Abandon { delay_ms: 0, changes: Changes::default() },
+        Verdict::Release => Settlement::Release { delay_ms: 0 },
+        Verdict::Reject => Settlement::DeadLetter {
+            reason: REJECTED.to_owned(),
+            text: String::new(),
+            changes: Changes::default(),
+        },
+    }
+}
+
+impl Conn {
+    /// Settles a delivery, or all up to it.
+    pub(crate) fn settle(
+        &mut self,
+        number: u16,
+        tag: u64,
+        multiple: bool,
+        verdict: Verdict,
+    ) -> Result<(), Exception> {
+        let channel = self.channel(number);
+        let taken = channel.take_unacked(tag, multiple);
+        let taken = taken.ok_or_else(|| precondition(format!("unknown delivery tag {tag}")))?;
+        if let Mode::Transaction(staged) = &mut channel.mode {
+            staged.settled.extend(taken.into_iter().map(|one| (one, verdict)));
+            return Ok(());
+        }
+        acknowledged(channel, taken.iter());
+        self.settle_queue.add(verdict, taken.into_iter().map(|one| one.lease));
+        self.feed(number);
+        Ok(())
+    }
+
+    /// Returns all unacknowledged messages of a channel to their queues.
+    pub(crate) fn recover(&mut self, number: u16) {
+        let channel = self.channel(number);
+        let taken: Vec<_> = std::mem::take(&mut channel.unacked).into_values().collect();
+        acknowledged(channel, taken.iter());
+        self.settle_queue.add(Verdict::Requeue, taken.into_iter().map(|one| one.lease));
+        self.feed(number);
+    }
+
+    /// Returns a message that the client has not seen.
+    pub(crate) fn release(&mut self, lease: Option<LeaseToken>) {
+        self.settle_queue.add(Verdict::Release, lease);
+    }
+
+    /// Sends what was settled to the engine. Returns whether there was something.
+    pub(crate) fn flush_settles(&mut self) -> bool {
+        let Some((verdict, leases)) = self.settle_queue.next() else { return false };
+        let engine = self.front.engine.clone();
+        self.start(async move {
+            // A lease may have ended, for example with its queue. The client cannot be told, and need not know.
+            if let Err(error) = engine.settle(None, leases, settlement(verdict), None).await {
+                tracing::debug!(%error, front = "rabbitmq", "messages were not settled");
+            }
+            Completion::Nothing
+        });
+        true
+    }
+}
+
+/// Gives the consumers of settled deliveries their credit back.
+pub(super) fn acknowledged<'a>(channel: &mut Channel, taken: impl Iterator<Item = &'a Unacked>) {
+    for tag in taken.filter_map(|one| one.consumer.as_ref()) {
+        if let Some(consumer) = channel.consumers.get_mut(tag) {
+            consumer.outstanding = consumer.outstanding.saturating_sub(1);
+        }
+    }
+}

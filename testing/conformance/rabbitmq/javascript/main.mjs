@@ -1,0 +1,7 @@
+// RabbitMQ's behaviour as amqplib sees it. Usage: main.mjs URL FOLDER_OF_PACKAGES
+
+import "./topology.mjs";
+import "./messages.mjs";
+import { main } from "./harness.mjs";
+
+await main();
