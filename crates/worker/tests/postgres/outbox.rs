@@ -118,6 +118,10 @@ async fn batches_are_limited_in_bytes() {
     for _ in 0..40 {
         send(&fixture.sql, OutboxMessage::text(RECEIPTS, "x".repeat(BYTES as usize))).await;
     }
+    // Rows wait for older transactions, also those of other tests on this server, and a batch would end before them.
+    let settled =
+        "select bool_and(xid < pg_snapshot_xmin(pg_current_snapshot())) from malote_outbox";
+    fixture.until(settled).await;
     let counts = Arc::<SendCounts>::default();
     let pausable = PausableBroker::over(fixture.broker.malote().broker().clone(), counts.clone());
     let malote = Malote::with_broker(Arc::new(pausable));
