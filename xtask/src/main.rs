@@ -28,7 +28,7 @@ usage: cargo xtask <command>
   tidy            dependency directions, leftovers, file sizes, dead files, commands in README
   sim [args]      simulation on a faulty disk: --seed S, --from S --seeds N, --random N, --crashes N
   attack [args]   hostile clients against the built binary on loopback: --seconds N [attack]
-  crash [args]    kill -9 loop on the built binary: --protocol http|native|sqs|servicebus --cycles N
+  crash [args]    kill -9 loop on the built binary: --protocol http|native|sqs|servicebus|amqp --cycles N
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders with mutated input: --seconds N [target]
   conformance [p] real client libraries against the built binary: sqs, servicebus, rabbitmq, cross-protocol
@@ -60,6 +60,7 @@ const CRASH_SHORT: &[(&str, &[&str])] = &[
     ("crash http", &["--protocol", "http", "--cycles", "20"]),
     ("crash native", &["--protocol", "native", "--cycles", "20"]),
     ("crash sqs", &["--protocol", "sqs", "--cycles", "20"]),
+    ("crash amqp", &["--protocol", "amqp", "--cycles", "20"]),
 ];
 
 /// One round on the smallest disk that is useful.

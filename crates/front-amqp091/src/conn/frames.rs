@@ -221,6 +221,8 @@ impl Conn {
         let held = channel.held.drain(..).filter_map(|(_, delivery)| delivery.lease);
         let leases: Vec<_> = unacked.chain(held).collect();
         self.settle_queue.add(Verdict::Release, leases);
+        // Before the consumers go: the next active consumer of a queue must not get later messages first.
+        while self.flush_settles() {}
         self.drop_reply_consumer(number);
         for tag in tags {
             self.detach_consumer(number, &tag);
