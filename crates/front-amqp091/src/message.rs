@@ -335,16 +335,12 @@ fn with_deaths(
             routing_keys: &keys,
             time: death.first_at.0 / 1000,
             original_expiration: expiration.take(),
+            count: death.count.max(1),
         };
-        for _ in 0..death.count.clamp(1, DEATHS_COUNTED_MAX) {
-            headers = event.record(headers.as_table());
-        }
+        headers = event.record(headers.as_table());
     }
     BasicProperties { headers: Some(headers.as_table()), expiration: None, ..given }.encode()
 }
-
-/// Merged entries are counted up one by one; no loop of a poison message is longer.
-const DEATHS_COUNTED_MAX: u32 = 10_000;
 
 /// RabbitMQ's word for why a message was dead-lettered; `None` for reasons that it does not have.
 fn reason(word: &str) -> Option<&'static str> {

@@ -81,8 +81,8 @@ where
         if wants_input {
             conn.reserve_input();
         }
-        let wants_messages =
-            !engine_over && unwritten.len() + conn.out.len() < limits::OUTPUT_BYTES_HIGH;
+        let has_room = unwritten.len() + conn.out.len() < limits::OUTPUT_BYTES_HIGH;
+        let wants_messages = !engine_over && has_room && conn.takes_messages();
         let tick = heartbeats.next().min(timeout_check);
         let tick = conn.closing_deadline().map_or(tick, |by| tick.min(by));
         tokio::select! {
@@ -111,6 +111,7 @@ where
                 Some(outbound) => {
                     conn.outbound(outbound);
                     while conn.out.len() < limits::OUTPUT_BYTES_HIGH
+                        && conn.takes_messages()
                         && let Some(Some(outbound)) = outbox.next().now_or_never()
                     {
                         conn.outbound(outbound);
@@ -119,7 +120,7 @@ where
                 // The engine is stopping, and so is the process.
                 None => engine_over = true,
             },
-            Some(reply) = conn.direct_replies.recv() => conn.direct_reply(reply),
+            Some(reply) = conn.direct_replies.recv(), if has_room => conn.direct_reply(reply),
             version = &mut changed => {
                 changed = access.changed(version);
                 conn.recheck_permissions();

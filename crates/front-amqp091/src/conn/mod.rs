@@ -24,7 +24,7 @@ pub(crate) mod io;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use bytes::BytesMut;
@@ -74,6 +74,14 @@ pub(crate) struct Conn {
     pub(crate) sending_bytes: usize,
     /// Bytes of requests that wait for an earlier request of their channel.
     held_bytes: usize,
+    /// Unacknowledged messages of all channels.
+    pub(crate) unacked: usize,
+    /// Bytes of all transactions that are not committed.
+    pub(crate) staged_bytes: usize,
+    /// Bytes of all bodies that have not arrived completely.
+    pub(crate) unfinished_bytes: usize,
+    /// Bytes of messages that shared prefetch limits hold back.
+    pub(crate) held_back_bytes: usize,
     /// Exclusive queues of this connection.
     pub(crate) own_queues: HashSet<QueueName>,
     /// Channels that may have confirms to send.
@@ -84,6 +92,8 @@ pub(crate) struct Conn {
     pub(crate) starved: Vec<u16>,
     pub(crate) direct_replies: mpsc::Receiver<DirectReply>,
     pub(crate) reply_sender: mpsc::Sender<DirectReply>,
+    /// Bytes of direct replies that wait for this connection.
+    pub(crate) reply_bytes: Arc<AtomicUsize>,
     /// The client was told not to publish.
     pub(crate) blocked: bool,
     /// The server has sent `connection.close`, and waits for `close-ok` until then.
@@ -125,12 +135,17 @@ impl Conn {
             settle_queue: SettleQueue::default(),
             sending_bytes: 0,
             held_bytes: 0,
+            unacked: 0,
+            staged_bytes: 0,
+            unfinished_bytes: 0,
+            held_back_bytes: 0,
             own_queues: HashSet::new(),
             confirming: Vec::new(),
             hungry: Vec::new(),
             starved: Vec::new(),
             direct_replies,
             reply_sender,
+            reply_bytes: Arc::default(),
             blocked: false,
             closing: None,
             closed_by_client: false,

@@ -27,6 +27,10 @@ impl Conn {
             consume.consumer_tag = ShortString::truncated(&format!("amq.ctag-{id}"));
         }
         let tag = consume.consumer_tag.clone();
+        if self.consumers.len() >= limits::CONSUMERS_MAX {
+            let detail = format!("reached maximum ({}) of consumers", limits::CONSUMERS_MAX);
+            return Err(Exception::new(ReplyCode::NotAllowed, detail));
+        }
         let channel = self.channel(number);
         let replies = channel.reply_to.as_ref().is_some_and(|replies| replies.tag == tag);
         if replies || channel.consumers.contains_key(&tag) {
@@ -132,7 +136,8 @@ impl Conn {
         channel.held = others;
         let ours: std::collections::VecDeque<_> = ours;
         for (_, delivery) in ours {
-            self.release(delivery.lease);
+            let lease = self.no_longer_held(delivery).lease;
+            self.release(lease);
         }
         self.consumers.remove(&consumer.id);
         if consumer.exclusive {
@@ -181,7 +186,7 @@ impl Conn {
 
     /// Bytes were written: consumers may get more messages.
     pub(crate) fn written(&mut self) {
-        if self.out.len() < limits::OUTPUT_BYTES_HIGH {
+        if self.out.len() < limits::OUTPUT_BYTES_HIGH && self.unacked < limits::UNACKED_MAX {
             self.hungry.append(&mut self.starved);
         }
     }
@@ -191,7 +196,7 @@ impl Conn {
     pub(crate) fn flush_credit(&mut self) -> bool {
         let Some(number) = self.hungry.pop() else { return false };
         self.send_held(number);
-        if self.out.len() >= limits::OUTPUT_BYTES_HIGH {
+        if self.out.len() >= limits::OUTPUT_BYTES_HIGH || self.unacked >= limits::UNACKED_MAX {
             if !self.starved.contains(&number) {
                 self.starved.push(number);
             }
@@ -204,9 +209,6 @@ impl Conn {
             0 => u32::MAX,
             all => u32::from(all).saturating_sub(channel.unacked.len() as u32),
         };
-        if channel.unacked.len() >= limits::UNACKED_MAX {
-            return true;
-        }
         let mut credits = Vec::new();
         for consumer in channel.consumers.values_mut() {
             let most = if consumer.no_ack { u32::MAX } else { all.saturating_sub(consumer.given) };

@@ -5,6 +5,7 @@ use tokio::time::Instant;
 
 use crate::conn::Conn;
 use crate::conn::channel::Unacked;
+use crate::limits;
 use crate::message::{self, Outgoing};
 use crate::wire::content::{OutgoingDeliver, put_content};
 
@@ -24,11 +25,15 @@ impl Conn {
         };
         consumer.given = consumer.given.saturating_sub(deliveries.len() as u32);
         for delivery in deliveries {
+            let bytes = held_bytes(&delivery);
             let channel = self.channel(number);
             let waits = delivery.lease.is_some()
                 && (!channel.allows_delivery() || !channel.held.is_empty());
             match waits {
-                true => channel.held.push_back((id, delivery)),
+                true => {
+                    channel.held.push_back((id, delivery));
+                    self.held_back_bytes += bytes;
+                }
                 false => self.send_delivery(number, id, delivery),
             }
         }
@@ -41,8 +46,20 @@ impl Conn {
             && channel.allows_delivery()
             && let Some((id, delivery)) = channel.held.pop_front()
         {
+            let delivery = self.no_longer_held(delivery);
             self.send_delivery(number, id, delivery);
         }
+    }
+
+    /// Whether messages that shared prefetch limits hold back leave room for more.
+    pub(crate) fn takes_messages(&self) -> bool {
+        self.held_back_bytes < limits::HELD_BACK_BYTES_MAX
+    }
+
+    /// A message leaves the list of those that are held back.
+    pub(crate) fn no_longer_held(&mut self, delivery: Delivery) -> Delivery {
+        self.held_back_bytes = self.held_back_bytes.saturating_sub(held_bytes(&delivery));
+        delivery
     }
 
     fn send_delivery(&mut self, number: u16, id: ConsumerId, delivery: Delivery) {
@@ -66,6 +83,7 @@ impl Conn {
                 since: Instant::now(),
             };
             channel.unacked.insert(delivery_tag, unacked);
+            self.unacked += 1;
         }
         let Outgoing { exchange, routing_key, properties } = &out;
         let deliver = OutgoingDeliver {
@@ -88,4 +106,10 @@ impl Conn {
             self.feed(number);
         }
     }
+}
+
+/// The memory of a message that is held back.
+fn held_bytes(delivery: &Delivery) -> usize {
+    let message = &delivery.stored.message;
+    512 + message.body.bytes.len() + message.native.as_ref().map_or(0, |native| native.bytes.len())
 }

@@ -89,12 +89,23 @@ impl Conn {
         }
         let target = self.target(number, &publication.publish)?;
         let bytes = publication.body.len() + publication.properties.as_bytes().len() + 256;
+        // The default exchange delivers to each key's queue, and each gets a copy.
+        let copies = match to_default {
+            true => 1 + message.more_keys.len() + message.blind_keys.len(),
+            false => 1,
+        };
+        let bytes = bytes.saturating_mul(copies);
+        if copies > 1 && bytes > limits::COPIES_BYTES_MAX {
+            let most = limits::COPIES_BYTES_MAX;
+            return Err(precondition(format!(
+                "a message for {copies} queues of the default exchange must not exceed {most} bytes in total"
+            )));
+        }
         let encode = |to: &Address, message| {
             let engine = &self.front.engine;
             engine.encode_batch(to, std::iter::once(message), IdFormat::Hyphenated)
         };
-        // The default exchange delivers to each key's queue.
-        let mut batches = Vec::with_capacity(1);
+        let mut batches = Vec::with_capacity(copies);
         if to_default {
             for key in message.more_keys.iter().chain(&message.blind_keys) {
                 let queue = session.host.queue(key)?;
@@ -110,9 +121,12 @@ impl Conn {
         if let Mode::Transaction(staged) = &mut self.channel(number).mode {
             staged.bytes += bytes;
             staged.publications.push(outgoing);
-            if staged.bytes > limits::STAGED_BYTES_MAX {
+            self.staged_bytes += bytes;
+            if self.staged_bytes > limits::STAGED_BYTES_MAX {
                 let most = limits::STAGED_BYTES_MAX;
-                return Err(precondition(format!("a transaction must not exceed {most} bytes")));
+                return Err(precondition(format!(
+                    "uncommitted transactions must not exceed {most} bytes"
+                )));
             }
             return Ok(());
         }

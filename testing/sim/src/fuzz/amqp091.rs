@@ -103,6 +103,7 @@ fn dead_headers(headers: TableRef<'_>) -> FieldTable {
         routing_keys: &["q"],
         time: 5,
         original_expiration: Some("60000"),
+        count: 2,
     };
     death.record(headers)
 }
