@@ -89,11 +89,16 @@ impl Conn {
         }
         let target = self.target(number, &publication.publish)?;
         let bytes = publication.body.len() + publication.properties.as_bytes().len() + 256;
-        // The default exchange delivers to each key's queue, and each gets a copy.
-        let copies = match to_default {
-            true => 1 + message.more_keys.len() + message.blind_keys.len(),
-            false => 1,
-        };
+        // The default exchange delivers to each key's queue, and each queue gets one copy.
+        let mut more_queues: Vec<String> = Vec::new();
+        if to_default && !(message.more_keys.is_empty() && message.blind_keys.is_empty()) {
+            let keys = message.more_keys.iter().chain(&message.blind_keys);
+            more_queues
+                .extend(keys.filter(|key| *publication.publish.routing_key != **key).cloned());
+            more_queues.sort_unstable();
+            more_queues.dedup();
+        }
+        let copies = 1 + more_queues.len();
         let bytes = bytes.saturating_mul(copies);
         if copies > 1 && bytes > limits::COPIES_BYTES_MAX {
             let most = limits::COPIES_BYTES_MAX;
@@ -106,13 +111,11 @@ impl Conn {
             engine.encode_batch(to, std::iter::once(message), IdFormat::Hyphenated)
         };
         let mut batches = Vec::with_capacity(copies);
-        if to_default {
-            for key in message.more_keys.iter().chain(&message.blind_keys) {
-                let queue = session.host.queue(key)?;
-                self.allow(Action::Send, &queue, "queue", key)?;
-                let batch = encode(&queue.into(), message.clone());
-                batches.push(batch.map_err(|error| failed(&session.host, &error))?);
-            }
+        for key in &more_queues {
+            let queue = session.host.queue(key)?;
+            self.allow(Action::Send, &queue, "queue", key)?;
+            let batch = encode(&queue.into(), message.clone());
+            batches.push(batch.map_err(|error| failed(&session.host, &error))?);
         }
         batches.push(encode(&target, message).map_err(|error| failed(&session.host, &error))?);
         let mandatory = publication.publish.mandatory.then(|| Box::new(publication));

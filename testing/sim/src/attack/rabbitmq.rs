@@ -434,7 +434,7 @@ pub(super) fn endless_transactions(target: &Target, stop: &AtomicBool) -> Result
 /// A message with thousands of keys for the default exchange: each of them is a copy.
 pub(super) fn many_copies(target: &Target, stop: &AtomicBool) -> Result<()> {
     let body = vec![b'x'; FRAME_BYTES];
-    let keys = (0..10_000).fold(ArrayBuilder::default(), |keys, _| keys.with("dropped"));
+    let keys = (0..10_000).fold(ArrayBuilder::default(), |keys, n| keys.with(&*format!("q{n}")));
     let headers = FieldTable::builder().with("CC", keys.values()).build();
     repeat(stop, || {
         let mut client = Client::with_channel(target)?;
