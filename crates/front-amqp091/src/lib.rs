@@ -59,7 +59,11 @@ use malote_engine::Engine;
 use malote_model::{Access, Principal, QueueName};
 use parking_lot::Mutex;
 
+#[doc(hidden)]
+pub use conn::handshake::credentials;
 pub use listen::{serve_connection, serve_peer};
+#[doc(hidden)]
+pub use message::is_acceptable;
 pub use ops::reply_to::ReplyInbox;
 
 /// State shared by all connections.

@@ -121,6 +121,11 @@ pub(crate) fn incoming(
     Ok(Incoming { message, publication, asks_reply })
 }
 
+/// Whether a publication is accepted. Decodes everything that the server decodes; for fuzzing.
+pub fn is_acceptable(publication: Publication) -> bool {
+    incoming(publication, "guest", Some("amq.rabbitmq.reply-to.x"), Timestamp(0)).is_ok()
+}
+
 fn expiration(text: &[u8]) -> Result<u64, Exception> {
     let shown = String::from_utf8_lossy(text);
     let number = shown.parse::<u64>().map_err(|_| {

@@ -157,7 +157,7 @@ impl Worker<'_> {
         let tag = delivery.delivery_tag;
         let Some(name) = self.received(&delivery) else {
             // One of the messages that this consumer always rejects.
-            let _ = self.channel.basic_reject(tag, BasicRejectOptions { requeue: false }).await?;
+            self.channel.basic_reject(tag, BasicRejectOptions { requeue: false }).await?;
             count(&self.load.record.rejected);
             return Ok(Next::Go);
         };
