@@ -254,12 +254,12 @@ impl Conn {
         let held: Vec<_> = held.collect();
         let leases = unacked.into_iter().chain(held);
         self.settle_queue.add(Verdict::Release, leases);
-        // Before the consumers go: the next active consumer of a queue must not get later messages first.
-        while self.flush_settles() {}
         self.drop_reply_consumer(number);
+        // The messages return after the consumers were stopped, and before they are detached.
         for tag in tags {
             self.detach_consumer(number, &tag);
         }
+        while self.flush_settles() {}
     }
 
     /// Forgets a channel after the connection was lost. Its messages stay leased: the engine counts them as failed.

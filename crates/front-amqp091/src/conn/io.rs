@@ -82,7 +82,8 @@ where
             conn.reserve_input();
         }
         let has_room = unwritten.len() + conn.out.len() < limits::OUTPUT_BYTES_HIGH;
-        let wants_messages = !engine_over && has_room && conn.takes_messages();
+        let wants_messages =
+            !engine_over && (conn.only_leaves() || has_room && conn.takes_messages());
         let tick = heartbeats.next().min(timeout_check);
         let tick = conn.closing_deadline().map_or(tick, |by| tick.min(by));
         tokio::select! {

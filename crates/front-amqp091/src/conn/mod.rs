@@ -9,6 +9,7 @@
 //! | `channel.rs` | the state of a channel |
 //! | `confirms.rs` | publisher confirms |
 //! | `completion.rs` | results of operations that took time |
+//! | `leaving.rs` | consumers whose channel has ended |
 //!
 //! The operations are in `ops/`. Nothing here blocks: an operation that takes time is a [`PendingOperation`], polled by
 //! the connection's task together with its socket.
@@ -20,6 +21,7 @@ pub(crate) mod dispatch;
 mod frames;
 pub(crate) mod handshake;
 pub(crate) mod io;
+mod leaving;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
@@ -65,6 +67,8 @@ pub(crate) struct Conn {
     next_serial: u64,
     /// The channels and tags of the engine's consumers.
     pub(crate) consumers: HashMap<ConsumerId, (u16, ShortString)>,
+    /// Consumers that are about to be detached.
+    pub(crate) leaving: HashMap<ConsumerId, leaving::LeavingConsumer>,
     pub(crate) pending: FuturesUnordered<PendingOperation>,
     /// Operations that completed when they were first polled.
     completed: VecDeque<Completion>,
@@ -129,6 +133,7 @@ impl Conn {
             channels: HashMap::new(),
             next_serial: 1,
             consumers: HashMap::new(),
+            leaving: HashMap::new(),
             pending: FuturesUnordered::new(),
             completed: VecDeque::new(),
             send_queue: SendQueue::default(),
@@ -160,7 +165,11 @@ impl Conn {
             self.read_frames();
             if let Some(completion) = self.completed.pop_front() {
                 self.complete(completion);
-            } else if !self.flush_sends() && !self.flush_settles() && !self.flush_credit() {
+            } else if !self.flush_sends()
+                && !self.flush_settles()
+                && !self.flush_credit()
+                && !self.end_channels()
+            {
                 break;
             }
         }
@@ -168,13 +177,29 @@ impl Conn {
         self.answer_close();
     }
 
-    /// Answers the client's `connection.close` once everything before it is done.
-    fn answer_close(&mut self) {
+    /// Ends all channels once the client has closed the connection and everything before that is done. Returns whether
+    /// there were any.
+    fn end_channels(&mut self) -> bool {
         let idle = |channel: &Channel| !channel.busy && channel.waiting.is_empty();
+        let ends = self.closed_by_client
+            && self.sending_bytes == 0
+            && !self.channels.is_empty()
+            && self.channels.values().all(idle);
+        if ends {
+            self.flush_confirms();
+            let numbers: Vec<u16> = self.channels.keys().copied().collect();
+            numbers.into_iter().for_each(|number| self.drop_channel(number));
+        }
+        ends
+    }
+
+    /// Answers the client's `connection.close` once its channels and consumers have ended.
+    fn answer_close(&mut self) {
         if self.closed_by_client
             && !self.finished
             && self.sending_bytes == 0
-            && self.channels.values().all(idle)
+            && self.channels.is_empty()
+            && self.leaving.is_empty()
         {
             self.put(0, &connection::CloseOk {});
             self.closed_cleanly = true;

@@ -117,7 +117,7 @@ impl Conn {
             return self.reply(number, reply);
         }
         // Messages that arrive from now on are returned: the client must not see any after `cancel-ok`.
-        let Some(id) = self.forget_consumer(number, &tag) else {
+        let Some((id, _)) = self.forget_consumer(number, &tag) else {
             return self.reply(number, reply);
         };
         let engine = self.engine.clone();
@@ -127,8 +127,8 @@ impl Conn {
         });
     }
 
-    /// Removes a consumer. Its unacknowledged messages stay with the channel.
-    fn forget_consumer(&mut self, number: u16, tag: &str) -> Option<ConsumerId> {
+    /// Removes a consumer. Its unacknowledged messages stay with the channel. Returns its id, and its credit at the engine.
+    fn forget_consumer(&mut self, number: u16, tag: &str) -> Option<(ConsumerId, u32)> {
         let channel = self.channels.get_mut(&number)?;
         let consumer = channel.consumers.remove(tag)?;
         let held = std::mem::take(&mut channel.held);
@@ -143,13 +143,13 @@ impl Conn {
         if consumer.exclusive {
             self.front.exclusive.lock().remove(&consumer.queue);
         }
-        Some(consumer.id)
+        Some((consumer.id, consumer.given))
     }
 
     /// Ends a consumer together with its channel.
     pub(crate) fn detach_consumer(&mut self, number: u16, tag: &str) {
-        if let Some(id) = self.forget_consumer(number, tag) {
-            self.detach(id);
+        if let Some((id, given)) = self.forget_consumer(number, tag) {
+            self.begin_leaving(id, given);
         }
     }
 
@@ -163,6 +163,7 @@ impl Conn {
 
     /// The engine ended a consumer, because its queue was deleted.
     pub(crate) fn consumer_ended(&mut self, id: ConsumerId) {
+        self.leaving.remove(&id);
         let Some((number, tag)) = self.consumers.get(&id).cloned() else { return };
         self.forget_consumer(number, &tag);
         if self.session.capabilities.consumer_cancel_notify {

@@ -18,10 +18,11 @@ impl Conn {
         });
         let Some((number, consumer)) = found else {
             // The client has cancelled it, and has not seen these.
+            let count = deliveries.len() as u32;
             for delivery in deliveries {
                 self.release(delivery.lease);
             }
-            return;
+            return self.leaving_received(id, count);
         };
         consumer.given = consumer.given.saturating_sub(deliveries.len() as u32);
         for delivery in deliveries {
@@ -99,7 +100,9 @@ impl Conn {
 
     /// Messages could not be read: their credit is given back.
     pub(crate) fn damaged(&mut self, id: ConsumerId, count: u32) {
-        let Some((number, tag)) = self.consumers.get(&id).cloned() else { return };
+        let Some((number, tag)) = self.consumers.get(&id).cloned() else {
+            return self.leaving_received(id, count);
+        };
         let channel = self.channels.get_mut(&number);
         if let Some(consumer) = channel.and_then(|channel| channel.consumers.get_mut(&tag)) {
             consumer.given = consumer.given.saturating_sub(count);
