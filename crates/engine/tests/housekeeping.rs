@@ -59,7 +59,7 @@ async fn complete(engine: &Engine, leases: Vec<LeaseToken>) {
 }
 
 #[tokio::test]
-async fn what_lives_in_nearly_empty_segments_is_copied_and_their_space_comes_back() {
+async fn live_records_of_nearly_empty_segments_are_copied_and_the_segments_freed() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, running) = open(dir.path());
     engine.declare(name("q"), QueueSpec::default()).await.unwrap();
@@ -116,7 +116,7 @@ fn bytes_of(engine: &Engine) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_backup_under_load_holds_what_was_answered_before_it_began_and_nothing_else() {
+async fn a_backup_under_load_contains_exactly_what_was_answered_before_it() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, running) = open(dir.path());
     let spec = QueueSpec { sessions: Sessions::Dynamic, ..QueueSpec::default() };
@@ -211,7 +211,7 @@ fn which(message: &Message) -> (u64, u64) {
 }
 
 #[tokio::test]
-async fn a_backup_that_is_cut_or_changed_is_refused_and_leaves_nothing_behind() {
+async fn a_truncated_or_changed_backup_is_refused_and_restores_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, running) = open(dir.path());
     engine.declare(name("q"), QueueSpec::default()).await.unwrap();
@@ -254,7 +254,7 @@ async fn a_backup_that_is_cut_or_changed_is_refused_and_leaves_nothing_behind() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn every_backup_that_is_finished_can_be_restored() {
+async fn every_finished_backup_can_be_restored() {
     // In memory, so that segments follow one another as fast as possible.
     let options = Options {
         segment_bytes: 16 << 10,
