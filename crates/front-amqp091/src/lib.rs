@@ -9,6 +9,7 @@
 //! | names of queues and exchanges, virtual hosts | `names.rs` |
 //! | arguments of queues and exchanges ↔ settings | `arguments.rs` |
 //! | publications → messages, deliveries → content | `message.rs` |
+//! | users, tags and permissions | [`users`]; expressions over names: [`name_pattern`] |
 //! | refusals → reply codes and texts | `refusal.rs` |
 //! | bounds of the protocol and of this front end | [`limits`] |
 //!
@@ -41,9 +42,11 @@ mod conn;
 pub mod limits;
 mod listen;
 mod message;
+pub mod name_pattern;
 pub mod names;
 mod ops;
 pub mod refusal;
+pub mod users;
 mod vhosts;
 pub mod wire;
 
@@ -61,6 +64,7 @@ use parking_lot::Mutex;
 
 pub use listen::{serve_connection, serve_peer};
 pub use ops::reply_to::ReplyInbox;
+use users::Users;
 
 /// State shared by all connections.
 pub struct Front {
@@ -69,6 +73,8 @@ pub struct Front {
     pub access: Arc<dyn Access>,
     /// Verifies credentials.
     pub keys: Arc<dyn Keys>,
+    /// Tags and permissions.
+    pub users: Arc<dyn Users>,
     /// How long a message may be unacknowledged; none for no limit.
     pub consumer_timeout: Option<Duration>,
     /// Requesters that wait for direct replies, by the name that they gave.
@@ -86,6 +92,7 @@ impl Front {
             engine,
             access,
             keys,
+            users: Arc::new(users::NoUsers),
             consumer_timeout: Some(limits::CONSUMER_TIMEOUT),
             replies: Mutex::default(),
             exclusive: Mutex::default(),

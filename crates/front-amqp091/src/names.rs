@@ -76,6 +76,14 @@ impl VirtualHost {
     }
 }
 
+/// The virtual host of a queue or topic of the engine, and its name there.
+pub fn split(engine_name: &str) -> (Cow<'_, str>, Cow<'_, str>) {
+    match engine_name.strip_prefix('~').and_then(|rest| rest.split_once('/')) {
+        Some((host, name)) => (unescape(host), unescape(name)),
+        None => (Cow::Borrowed(DEFAULT_VHOST), unescape(engine_name)),
+    }
+}
+
 fn invalid(what: &str, name: &str) -> Exception {
     let shown: String = name.chars().take(64).collect();
     Exception::new(ReplyCode::PreconditionFailed, format!("invalid {what} name '{shown}'"))
@@ -222,6 +230,8 @@ mod tests {
         for host in ["/", "dev", "a/b", "x%2F"] {
             let queue = VirtualHost::new(host).queue("orders/new").unwrap();
             assert_eq!(VirtualHost::of(queue.as_str()).name(), host);
+            let (found, name) = split(queue.as_str());
+            assert_eq!((found.as_ref(), name.as_ref()), (host, "orders/new"));
         }
     }
 

@@ -25,6 +25,7 @@ use crate::net::{
     raise_file_limit,
 };
 use crate::permissions::Permissions;
+use crate::rabbitmq_users::RabbitmqUsers;
 use crate::reload::{Reload, keep_current};
 use crate::settings::Settings;
 use crate::shutdown::{Drained, Shutdown, StopSignals};
@@ -203,7 +204,8 @@ pub async fn serve(
     let administration = servicebus::Admin::new(bus.clone());
     let admin = admin_alone(&api, &administration, web_of(&listeners.servicebus_admin));
     let users = Arc::new(RabbitmqUsers(store.clone()));
-    let mut rabbit = rabbitmq::Front::new(engine.clone(), access.clone(), users);
+    let mut rabbit = rabbitmq::Front::new(engine.clone(), access.clone(), users.clone());
+    rabbit.users = users;
     rabbit.consumer_timeout = settings.rabbitmq.consumer_timeout;
     for vhost in &settings.rabbitmq.vhosts {
         if let Err(error) = rabbit.create_vhost(vhost).await {
@@ -525,24 +527,6 @@ impl Authenticate for HttpAuthenticator {
                 }
             }
         })
-    }
-}
-
-/// Users of RabbitMQ clients.
-struct RabbitmqUsers(Arc<Store>);
-
-impl rabbitmq::Keys for RabbitmqUsers {
-    fn is_open(&self) -> bool {
-        self.0.is_open()
-    }
-
-    fn verify_password<'a>(
-        &'a self,
-        user: &'a str,
-        password: &'a str,
-        peer: IpAddr,
-    ) -> rabbitmq::Verified<'a> {
-        Box::pin(self.0.verify_password(user, password, peer))
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::names::VirtualHost;
 use crate::refusal::failed;
+use crate::users::IMPERSONATOR;
 use crate::wire::error::{Exception, ReplyCode};
 use crate::wire::frame::{FrameDecoder, FrameKind, PROTOCOL_HEADER, put_method};
 use crate::wire::method::{DecodeMethod as _, EncodeMethod, Method, connection};
@@ -21,6 +22,9 @@ use crate::{Front, Peer, limits};
 /// the channel only if the product is RabbitMQ.
 const PRODUCT: &str = "RabbitMQ";
 pub(crate) const VERSION: &str = "3.13.7";
+
+/// The only user of a broker without credentials; also its password.
+const GUEST: &str = "guest";
 
 /// The result of a handshake, with the bytes that the client sent early.
 pub(crate) struct Handshake {
@@ -35,6 +39,8 @@ pub(crate) struct Session {
     pub who: Principal,
     /// The user name that the client gave.
     pub user: String,
+    /// Messages may have the `user-id` of another user.
+    pub impersonates: bool,
     pub host: VirtualHost,
     pub channel_max: u16,
     pub frame_max: u32,
@@ -211,9 +217,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<'_, S> {
             let refused = Exception::new(ReplyCode::NotAllowed, detail);
             return Err(refused.caused_by(connection::Open::ID).into());
         }
+        if !front.users.may_enter(&who, host.name()) {
+            let detail = format!("access to vhost '{}' refused for user '{user}'", host.name());
+            let refused = Exception::new(ReplyCode::NotAllowed, detail);
+            return Err(refused.caused_by(connection::Open::ID).into());
+        }
         self.send(&connection::OpenOk::default()).await?;
+        let impersonates = front.users.tags(&who).iter().any(|tag| tag == IMPERSONATOR);
         let (frame_max, heartbeat) = (tune_ok.frame_max, tune_ok.heartbeat);
-        Ok(Session { who, user, host, channel_max, frame_max, heartbeat, capabilities })
+        Ok(Session {
+            who,
+            user,
+            impersonates,
+            host,
+            channel_max,
+            frame_max,
+            heartbeat,
+            capabilities,
+        })
     }
 }
 
@@ -286,7 +307,9 @@ async fn login(
         return None;
     };
     let who = match front.keys.is_open() {
-        true => (user == "guest" && password == "guest").then(Principal::anonymous),
+        // As in RabbitMQ, `guest` may connect from this machine only, whatever its password is.
+        _ if user == GUEST && !peer.to_canonical().is_loopback() => None,
+        true => (user == GUEST && password == GUEST).then(Principal::anonymous),
         false => front.keys.verify_password(&user, &password, peer).await,
     };
     match &who {

@@ -358,3 +358,23 @@ pub(crate) fn allow(
         Exception::new(ReplyCode::AccessRefused, detail)
     })
 }
+
+/// Checks a topic permission: whether the caller may use a routing key with an exchange.
+pub(crate) fn allow_key(
+    front: &Front,
+    session: &Session,
+    action: Action,
+    exchange: &str,
+    key: &str,
+) -> Result<(), Exception> {
+    let (host, user) = (session.host.name(), &session.user);
+    if front.users.may_use_key(&session.who, action, host, exchange, key) {
+        return Ok(());
+    }
+    Err(Exception::new(
+        ReplyCode::AccessRefused,
+        format!(
+            "access to topic '{key}' in exchange '{exchange}' in vhost '{host}' refused for user '{user}'"
+        ),
+    ))
+}
