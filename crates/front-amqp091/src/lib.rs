@@ -10,6 +10,8 @@
 //! | arguments of queues and exchanges ↔ settings | `arguments.rs` |
 //! | publications → messages, deliveries → content | `message.rs` |
 //! | users, tags and permissions | [`users`]; expressions over names: [`name_pattern`] |
+//! | policies, and what they do to queues and exchanges | [`policy`] |
+//! | virtual hosts, policies and parameters as stored | [`metadata`] |
 //! | refusals → reply codes and texts | `refusal.rs` |
 //! | bounds of the protocol and of this front end | [`limits`] |
 //!
@@ -42,9 +44,11 @@ mod conn;
 pub mod limits;
 mod listen;
 mod message;
+pub mod metadata;
 pub mod name_pattern;
 pub mod names;
 mod ops;
+pub mod policy;
 pub mod refusal;
 pub mod users;
 mod vhosts;
@@ -63,6 +67,7 @@ use malote_model::{Access, Principal, QueueName};
 use parking_lot::Mutex;
 
 pub use listen::{serve_connection, serve_peer};
+use metadata::{MetadataStore, NoFile};
 pub use ops::reply_to::ReplyInbox;
 use users::Users;
 
@@ -75,6 +80,8 @@ pub struct Front {
     pub keys: Arc<dyn Keys>,
     /// Tags and permissions.
     pub users: Arc<dyn Users>,
+    /// Virtual hosts, policies and parameters.
+    pub metadata: Arc<MetadataStore>,
     /// How long a message may be unacknowledged; none for no limit.
     pub consumer_timeout: Option<Duration>,
     /// Requesters that wait for direct replies, by the name that they gave.
@@ -93,6 +100,7 @@ impl Front {
             access,
             keys,
             users: Arc::new(users::NoUsers),
+            metadata: Arc::new(MetadataStore::open(NoFile).expect("nothing is read")),
             consumer_timeout: Some(limits::CONSUMER_TIMEOUT),
             replies: Mutex::default(),
             exclusive: Mutex::default(),

@@ -12,6 +12,7 @@ use crate::conn::completion::Done;
 use crate::conn::{Conn, allow_key};
 use crate::message::model_value;
 use crate::names::VirtualHost;
+use crate::policy::declared_alternate;
 use crate::refusal::{failed, no_exchange, precondition};
 use crate::wire::error::{Exception, ReplyCode};
 use crate::wire::method::{DecodeMethod as _, exchange};
@@ -177,14 +178,23 @@ impl Conn {
                 let detail = format!("exchange name '{name}' contains reserved prefix 'amq.*'");
                 return Err(refused(detail));
             }
-            match front.engine.declare_topic(topic, spec).await {
+            match front.engine.declare_topic(topic.clone(), spec.clone()).await {
                 Ok(created) => {
                     if created {
                         front.access.audit().record(entry);
+                        let applied = front.reapply_to_exchange(topic).await;
+                        applied.map_err(|error| failed(host, &error))?;
                     }
                     Ok(Done::Reply(reply))
                 }
                 Err(EngineError::Refused(refusal)) => {
+                    // A policy may have set the alternate exchange; a declaration is compared with the declared one.
+                    if let (Refusal::TopicDiffers { field: "alternate", .. }, Ok(facts)) =
+                        (&refusal, front.engine.topic(topic).await)
+                        && declared_alternate(host, &facts) == spec
+                    {
+                        return Ok(Done::Reply(reply));
+                    }
                     let known = inequivalent(host, name, &refusal);
                     Err(known.unwrap_or_else(|| crate::refusal::refused(host, &refusal)))
                 }

@@ -10,6 +10,7 @@ use crate::conn::Conn;
 use crate::conn::completion::Done;
 use crate::conn::handshake::Session;
 use crate::names::VirtualHost;
+use crate::policy::queue_spec_with;
 use crate::refusal::{failed, locked, no_queue};
 use crate::wire::error::{Exception, ReplyCode};
 use crate::wire::method::{DecodeMethod as _, Method, queue};
@@ -50,9 +51,11 @@ impl Conn {
         };
         let name = session.host.queue(&shown)?;
         self.allow(Action::Manage, &name, "queue", &shown)?;
-        let spec = queue_spec(&session.host, &shown, &declare)?;
+        let seen = front.metadata.version();
+        let spec = queue_spec_with(&front.metadata.current(), &session.host, &shown, &declare)?;
+        let by_arguments = queue_spec(&session.host, &shown, &declare)?;
         // A new queue needs these, an existing one does not.
-        let may_create = match &spec.dead_letter {
+        let may_create = match &by_arguments.dead_letter {
             DeadLetterTarget::Topic { topic, .. } => {
                 self.allow(Action::Receive, &name, "queue", &shown).and_then(|()| {
                     let exchange = session.host.shown(topic.as_str());
@@ -89,6 +92,10 @@ impl Conn {
                 match engine.declare(name.clone(), spec.clone()).await {
                     Ok(_) => {
                         front.access.audit().record(entry);
+                        if front.metadata.version() != seen {
+                            // A policy changed meanwhile.
+                            let _ = front.reapply_to_queue(name.clone()).await;
+                        }
                         let reply = (!declare.no_wait).then(|| declare_ok(&shown, 0, 0));
                         let own = declare.exclusive.then(|| name.clone());
                         return Ok(Done::Declared { shown, own, reply });
