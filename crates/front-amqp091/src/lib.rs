@@ -10,6 +10,7 @@
 //! | arguments of queues and exchanges ↔ settings | `arguments.rs` |
 //! | publications → messages, deliveries → content | `message.rs` |
 //! | refusals → reply codes and texts | `refusal.rs` |
+//! | the management API over HTTP | `management/` |
 //! | bounds of the protocol and of this front end | [`limits`] |
 //!
 //! # How RabbitMQ maps onto the engine
@@ -40,6 +41,7 @@ mod arguments;
 mod conn;
 pub mod limits;
 mod listen;
+mod management;
 mod message;
 pub mod names;
 mod ops;
@@ -60,6 +62,7 @@ use malote_model::{Access, Principal, QueueName};
 use parking_lot::Mutex;
 
 pub use listen::{serve_connection, serve_peer};
+pub use management::{ListenerFacts, ManagementApi, management_busy};
 pub use ops::reply_to::ReplyInbox;
 
 /// State shared by all connections.
@@ -91,6 +94,19 @@ impl Front {
             exclusive: Mutex::default(),
             vhosts: Mutex::default(),
             connections: AtomicU64::new(1),
+        }
+    }
+
+    /// Verifies a password. A server without credentials has only the user `guest`.
+    pub(crate) async fn verify(
+        &self,
+        user: &str,
+        password: &str,
+        peer: IpAddr,
+    ) -> Option<Principal> {
+        match self.keys.is_open() {
+            true => (user == "guest" && password == "guest").then(Principal::anonymous),
+            false => self.keys.verify_password(user, password, peer).await,
         }
     }
 }

@@ -100,6 +100,8 @@ words! {
         ServiceBusAdmin "servicebus_admin",
         /// AMQP 0-9-1.
         Rabbitmq "rabbitmq",
+        /// The management API of RabbitMQ.
+        RabbitmqManagement "rabbitmq_management",
         /// A command that works on the data directory.
         Cli "cli",
         /// The server itself.
