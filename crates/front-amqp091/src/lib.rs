@@ -9,10 +9,12 @@
 //! | names of queues and exchanges, virtual hosts | `names.rs` |
 //! | arguments of queues and exchanges ↔ settings | `arguments.rs` |
 //! | publications → messages, deliveries → content | `message.rs` |
-//! | users, tags and permissions | [`users`]; expressions over names: [`name_pattern`] |
+//! | users, tags and permissions | [`users`]; expressions over names: [`name_expression`] |
 //! | policies, and what they do to queues and exchanges | [`policy`] |
 //! | virtual hosts, policies and parameters as stored | [`metadata`] |
+//! | RabbitMQ's definitions: import and export | [`definitions`] |
 //! | refusals → reply codes and texts | `refusal.rs` |
+//! | the management API over HTTP | `management/` |
 //! | bounds of the protocol and of this front end | [`limits`] |
 //!
 //! # How RabbitMQ maps onto the engine
@@ -39,13 +41,17 @@
 
 #![allow(missing_docs, reason = "used by the server only")]
 
+mod administration;
 mod arguments;
+mod arguments_json;
 mod conn;
+pub mod definitions;
 pub mod limits;
 mod listen;
+mod management;
 mod message;
 pub mod metadata;
-pub mod name_pattern;
+pub mod name_expression;
 pub mod names;
 mod ops;
 pub mod policy;
@@ -66,10 +72,16 @@ use malote_engine::Engine;
 use malote_model::{Access, Principal, QueueName};
 use parking_lot::Mutex;
 
+pub use administration::AdministrationError;
 pub use listen::{serve_connection, serve_peer};
-use metadata::{MetadataStore, NoFile};
+pub use management::{ListenerFacts, ManagementApi, management_busy};
 pub use ops::reply_to::ReplyInbox;
+
+use metadata::{MetadataStore, NoFile};
 use users::Users;
+
+/// The only user of a broker without credentials; also its password.
+const GUEST: &str = "guest";
 
 /// State shared by all connections.
 pub struct Front {
@@ -106,6 +118,21 @@ impl Front {
             exclusive: Mutex::default(),
             vhosts: Mutex::default(),
             connections: AtomicU64::new(1),
+        }
+    }
+
+    /// Verifies a password. A server without credentials has only the user `guest`. As in RabbitMQ, `guest` may sign in
+    /// from this machine only, whatever its password is.
+    pub(crate) async fn verify(
+        &self,
+        user: &str,
+        password: &str,
+        peer: IpAddr,
+    ) -> Option<Principal> {
+        match self.keys.is_open() {
+            _ if user == GUEST && !peer.to_canonical().is_loopback() => None,
+            true => (user == GUEST && password == GUEST).then(Principal::anonymous),
+            false => self.keys.verify_password(user, password, peer).await,
         }
     }
 }

@@ -86,3 +86,21 @@ pub const METADATA_NAME_BYTES_MAX: usize = 255;
 pub const METADATA_VALUE_BYTES_MAX: usize = 32 << 10;
 /// Bytes of all policies, parameters and virtual hosts, as JSON.
 pub const METADATA_BYTES_MAX: usize = 8 << 20;
+
+/// Bytes of the body of a request to the management API, as in RabbitMQ.
+pub const MANAGEMENT_BODY_BYTES_MAX: usize = 20_000_000;
+/// Bytes of all bodies that are read or handled.
+pub const MANAGEMENT_BODIES_BYTES_MAX: usize = 64 << 20;
+/// A body that brings no byte for this time is given up.
+pub const MANAGEMENT_BODY_PAUSE_MAX: Duration = Duration::from_secs(20);
+/// Parameters in a query; the rest is ignored.
+pub const MANAGEMENT_PARAMETERS_MAX: usize = 64;
+/// Objects on a page, as in RabbitMQ.
+pub const MANAGEMENT_PAGE_MAX: usize = 500;
+pub const MANAGEMENT_PAGE_DEFAULT: usize = 100;
+/// Bytes of a list that is sorted.
+pub const MANAGEMENT_SORTED_BYTES_MAX: usize = 32 << 20;
+/// Lists that are sorted at the same time.
+pub const MANAGEMENT_SORTS_MAX: usize = 2;
+/// Bytes of a compiled regular expression.
+pub const MANAGEMENT_REGEX_BYTES_MAX: usize = 1 << 20;

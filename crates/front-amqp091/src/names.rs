@@ -55,6 +55,14 @@ impl VirtualHost {
         TopicName::new(&self.escaped(name)).map_err(|_| invalid("exchange", name))
     }
 
+    /// Whether a queue or topic of the engine is in this virtual host.
+    pub fn owns(&self, engine_name: &str) -> bool {
+        match self.prefix.is_empty() {
+            true => Self::of(engine_name).name == self.name,
+            false => engine_name.starts_with(&self.prefix),
+        }
+    }
+
     fn escaped<'n>(&self, name: &'n str) -> Cow<'n, str> {
         match (self.prefix.is_empty(), escape(name)) {
             (true, name) => name,

@@ -17,7 +17,7 @@ use std::pin::Pin;
 use malote_model::{Action, Principal};
 use serde::{Deserialize, Serialize};
 
-use crate::name_pattern::NamePattern;
+use crate::name_expression::NameExpression;
 
 pub const ADMINISTRATOR: &str = "administrator";
 pub const MONITORING: &str = "monitoring";
@@ -31,16 +31,16 @@ pub const IMPERSONATOR: &str = "impersonator";
 pub struct VhostPermission {
     pub vhost: String,
     /// Names that the user may declare and delete.
-    pub configure: NamePattern,
+    pub configure: NameExpression,
     /// Names that the user may publish to, or bind as a destination.
-    pub write: NamePattern,
+    pub write: NameExpression,
     /// Names that the user may consume from, or bind as a source.
-    pub read: NamePattern,
+    pub read: NameExpression,
 }
 
 impl VhostPermission {
     /// The expression that decides about an action.
-    pub fn pattern(&self, action: Action) -> &NamePattern {
+    pub fn pattern(&self, action: Action) -> &NameExpression {
         match action {
             Action::Manage => &self.configure,
             Action::Send => &self.write,
@@ -55,8 +55,8 @@ impl VhostPermission {
 pub struct TopicPermission {
     pub vhost: String,
     pub exchange: String,
-    pub write: NamePattern,
-    pub read: NamePattern,
+    pub write: NameExpression,
+    pub read: NameExpression,
 }
 
 /// A user, as the management API and definitions show it.
@@ -153,8 +153,7 @@ pub type Changing<'a> = Pin<Box<dyn Future<Output = Result<(), UserError>> + Sen
 
 /// The users of the broker and what they may do.
 pub trait Users: Send + Sync {
-    /// The tags of a caller, without those that its user does not have. Everyone is an administrator of a server without
-    /// credentials.
+    /// The tags of a caller.
     fn tags(&self, who: &Principal) -> Vec<String>;
     /// Whether the caller may open a connection to the virtual host.
     fn may_enter(&self, who: &Principal, vhost: &str) -> bool;
@@ -181,7 +180,7 @@ pub struct NoUsers;
 
 impl Users for NoUsers {
     fn tags(&self, _: &Principal) -> Vec<String> {
-        vec![ADMINISTRATOR.to_owned()]
+        vec![MANAGEMENT.to_owned()]
     }
 
     fn may_enter(&self, _: &Principal, _: &str) -> bool {

@@ -91,6 +91,7 @@ async fn check_ports(settings: &Settings) -> Result<(), ServeError> {
         ("amqp", &listeners.amqp),
         ("amqps", &listeners.amqps),
         ("servicebus-admin", &listeners.servicebus_admin),
+        ("rabbitmq-management", &listeners.rabbitmq_management),
     ] {
         drop(Listener::bind(front, listen).await?);
     }
@@ -135,6 +136,7 @@ pub async fn serve(
         ("amqp", &listeners.amqp),
         ("amqps", &listeners.amqps),
         ("servicebus_admin", &listeners.servicebus_admin),
+        ("rabbitmq_management", &listeners.rabbitmq_management),
     ];
     check_exposure(&settings, &store, &ports)?;
     let tls = Tls::open(&settings.tls.certificate, &settings.data)?;
@@ -222,8 +224,14 @@ pub async fn serve(
     let amqp = Port::open("amqp", &listeners.amqp, on_amqp, admission.clone()).await?;
     let amqps = Port::open("amqps", &listeners.amqps, on_amqps, admission.clone()).await?;
     let listen = &listeners.servicebus_admin;
-    let admin = Port::open("servicebus-admin", listen, admin, admission).await?;
-    let ports = [http, queues, amqp, amqps, admin];
+    let admin = Port::open("servicebus-admin", listen, admin, admission.clone()).await?;
+    let listen = &listeners.rabbitmq_management;
+    let history = api.history.clone();
+    let management = rabbitmq::ManagementApi::new(rabbit.clone(), history, web_of(listen));
+    let on_management = management_alone(&api, &management);
+    let manage = Port::open("rabbitmq-management", listen, on_management, admission).await?;
+    management.set_listeners(rabbitmq_listeners(&settings, [&amqp, &amqps, &manage]));
+    let ports = [http, queues, amqp, amqps, admin, manage];
     if ports.iter().all(Option::is_none) {
         return Err(ServeError::NothingToServe);
     }
@@ -328,6 +336,16 @@ fn serve_http(
     routers: [axum::Router; 2],
     front: &'static str,
 ) -> crate::net::ConnectionHandler {
+    serve_http_as(api, routers, front, malote_front_http::busy_answer)
+}
+
+/// Like [`serve_http`], with the answer of a busy server in the protocol of the port.
+fn serve_http_as(
+    api: &Api,
+    routers: [axum::Router; 2],
+    front: &'static str,
+    busy: malote_http::BusyAnswer,
+) -> crate::net::ConnectionHandler {
     let (limits, metrics) = (api.limits.connection(), api.metrics.clone());
     handler(move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
         let router = routers[usize::from(peer.tls.is_some())].clone();
@@ -346,7 +364,7 @@ fn serve_http(
                     place: peer.permit.clone(),
                 },
                 &limits,
-                malote_front_http::busy_answer,
+                busy,
                 token.draining_token(),
             );
             if let Err(error) = served.await {
@@ -360,6 +378,31 @@ fn serve_http(
 fn admin_alone(api: &Api, admin: &servicebus::Admin, web: WebGuard) -> Router {
     let routers = [false, true].map(|tls| admin.router(web.clone(), tls));
     Router { http: Some(serve_http(api, routers, "servicebus-admin")), ..Router::default() }
+}
+
+/// The management API of RabbitMQ only.
+fn management_alone(api: &Api, management: &rabbitmq::ManagementApi) -> Router {
+    let routers = [management.router(), management.router()];
+    let busy = rabbitmq::management_busy;
+    let serve = serve_http_as(api, routers, "rabbitmq-management", busy);
+    Router { http: Some(serve), ..Router::default() }
+}
+
+/// The ports that RabbitMQ's tools ask for, with RabbitMQ's words for their protocols.
+fn rabbitmq_listeners(
+    settings: &Settings,
+    [amqp, amqps, management]: [&Option<Port>; 3],
+) -> Vec<rabbitmq::ListenerFacts> {
+    let words = match settings.tls.required {
+        true => ["amqp/ssl", "amqp/ssl", "https"],
+        false => ["amqp", "amqp/ssl", "http"],
+    };
+    let ports = [amqp, amqps, management].into_iter().zip(words);
+    let listener = |(port, protocol): (&Option<Port>, &'static str)| {
+        let address = port.as_ref()?.local_addr();
+        Some(rabbitmq::ListenerFacts { protocol, address })
+    };
+    ports.filter_map(listener).collect()
 }
 
 /// The AMQP port: AMQP 1.0, AMQP over WebSocket, and the administration API over HTTP.
@@ -414,7 +457,7 @@ fn amqp091(api: &Api, front: &Arc<rabbitmq::Front>) -> crate::net::ConnectionHan
 /// The banner: addresses and connection strings of each protocol, the data directory, and a first message.
 fn greeting(
     settings: &Settings,
-    [http, sqs, amqp, _, admin]: [Option<&Port>; 5],
+    [http, sqs, amqp, _, admin, management]: [Option<&Port>; 6],
     tls: Option<&Tls>,
     store: &Store,
 ) -> String {
@@ -461,6 +504,9 @@ fn greeting(
     }
     if let Some(url) = admin.map(url) {
         lines.push(format!("  admin      {url}   (administration clients of Azure Service Bus)"));
+    }
+    if let Some(url) = management.map(url) {
+        lines.push(format!("  management {url}/api   (management API of RabbitMQ)"));
     }
     lines.push(format!("  data       {}", settings.data.display()));
     if let Some(tls) = tls {

@@ -22,9 +22,7 @@ use crate::{Front, Peer, limits};
 /// the channel only if the product is RabbitMQ.
 const PRODUCT: &str = "RabbitMQ";
 pub(crate) const VERSION: &str = "3.13.7";
-
-/// The only user of a broker without credentials; also its password.
-const GUEST: &str = "guest";
+pub(crate) const CLUSTER_NAME: &str = "malote@localhost";
 
 /// The result of a handshake, with the bytes that the client sent early.
 pub(crate) struct Handshake {
@@ -261,7 +259,7 @@ fn start() -> connection::Start {
     let information = concat!("Malote ", env!("CARGO_PKG_VERSION"));
     let server_properties = FieldTable::builder()
         .with("capabilities", capabilities.as_table())
-        .with("cluster_name", "malote@localhost")
+        .with("cluster_name", CLUSTER_NAME)
         .with("copyright", "Apache-2.0")
         .with("information", information)
         .with("platform", "Malote")
@@ -306,12 +304,7 @@ async fn login(
         audit.record(entry().refused("unknown_mechanism"));
         return None;
     };
-    let who = match front.keys.is_open() {
-        // As in RabbitMQ, `guest` may connect from this machine only, whatever its password is.
-        _ if user == GUEST && !peer.to_canonical().is_loopback() => None,
-        true => (user == GUEST && password == GUEST).then(Principal::anonymous),
-        false => front.keys.verify_password(&user, &password, peer).await,
-    };
+    let who = front.verify(&user, &password, peer).await;
     match &who {
         Some(who) => audit.signed_in(who, peer, AuditProtocol::Rabbitmq),
         None => {

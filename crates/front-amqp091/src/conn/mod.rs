@@ -249,6 +249,15 @@ impl Conn {
         entry.by(&self.session.who).from(self.peer.address).on(object)
     }
 
+    /// Closes the connection if its virtual host is being deleted.
+    pub fn recheck_vhost(&mut self) {
+        let name = self.session.host.name();
+        if self.front.is_deleting(name) {
+            let detail = format!("vhost '{name}' is deleted");
+            self.close_connection(&Exception::new(ReplyCode::ConnectionForced, detail));
+        }
+    }
+
     /// Checks the permissions of consumers again, after they have changed.
     pub fn recheck_permissions(&mut self) {
         if !self.front.access.knows(&self.session.who) {

@@ -19,7 +19,7 @@ mod walk;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::name_pattern::NamePattern;
+use crate::name_expression::NameExpression;
 
 pub use effective::{EffectivePolicy, PolicyTarget};
 pub(crate) use overlay::queue_spec_with;
@@ -56,7 +56,7 @@ impl ApplyTo {
 /// A policy. Its name and virtual host are its key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
-    pub pattern: NamePattern,
+    pub pattern: NameExpression,
     #[serde(rename = "apply-to", default)]
     pub apply_to: ApplyTo,
     pub definition: Map<String, Value>,
@@ -76,7 +76,7 @@ impl Policy {
         let failed = |why: String| format!("Validation failed\n\n{why}\n");
         let pattern = object.get("pattern").and_then(Value::as_str);
         let pattern = pattern.ok_or_else(|| failed("pattern should be binary".into()))?;
-        let pattern = NamePattern::new(pattern).map_err(|error| {
+        let pattern = NameExpression::new(pattern).map_err(|error| {
             let why = error.why;
             failed(format!("pattern should be regular expression but is invalid: {why}"))
         })?;

@@ -59,6 +59,8 @@ pub struct Listeners {
     pub amqps: Listen,
     /// Administration API of Service Bus, on the port of Microsoft's emulator.
     pub servicebus_admin: Listen,
+    /// Management API of RabbitMQ.
+    pub rabbitmq_management: Listen,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

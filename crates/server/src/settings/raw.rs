@@ -56,6 +56,8 @@ settings! {
         "A second port for AMQP, where clients expect TLS (5671): host:port, :port, port or off";
     servicebus_admin = "servicebus_admin", "MALOTE_SERVICEBUS_ADMIN", Some("--servicebus-admin"), false,
         "Service Bus administration (Atom XML over HTTP), also on the AMQP port: host:port, :port, port or off";
+    rabbitmq_management = "rabbitmq_management", "MALOTE_RABBITMQ_MANAGEMENT", Some("--rabbitmq-management"), false,
+        "RabbitMQ's management API over HTTP (15672): host:port, :port, port or off";
     data = "data", "MALOTE_DATA", Some("--data"), false, "Directory of the journal and the credentials";
     servicebus_config = "servicebus_config", "MALOTE_SERVICEBUS_CONFIG", Some("--servicebus-config"), false,
         "Entities to create at start: a Config.json of Microsoft's Service Bus emulator";

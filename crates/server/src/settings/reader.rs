@@ -39,6 +39,7 @@ impl SettingsReader {
         let amqp = self.listen("amqp", "127.0.0.1:5672");
         let amqps = self.listen("amqps", "off");
         let servicebus_admin = self.listen("servicebus_admin", "5300");
+        let rabbitmq_management = self.listen("rabbitmq_management", "off");
         let data = self.data(env);
         let servicebus_config = self.optional("servicebus_config").map(PathBuf::from);
         let vhosts = self.optional("rabbitmq_vhosts").unwrap_or_default();
@@ -80,6 +81,7 @@ impl SettingsReader {
                 amqp: amqp?,
                 amqps: amqps?,
                 servicebus_admin: servicebus_admin?,
+                rabbitmq_management: rabbitmq_management?,
             },
             data: data?,
             servicebus_config,

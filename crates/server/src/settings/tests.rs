@@ -52,6 +52,7 @@ fn flag_beats_environment_beats_file_beats_default() {
             amqp = "off" # malote.toml
             amqps = "off" # default
             servicebus_admin = "127.0.0.1:5300" # default
+            rabbitmq_management = "off" # default
             data = "/nowhere/.local/share/malote" # default
             # servicebus_config is not set
             # rabbitmq_vhosts is not set

@@ -15,42 +15,47 @@ use crate::limits;
 /// A regular expression that is searched for in a name.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct NamePattern {
+pub struct NameExpression {
     text: String,
-    matcher: Matcher,
+    matcher: NameMatcher,
 }
 
 #[derive(Clone)]
-enum Matcher {
+enum NameMatcher {
     /// The usual pattern `.*`, without the cost of an expression.
     Everything,
     Expression(Regex),
 }
 
-impl NamePattern {
-    pub fn new(text: &str) -> Result<Self, BadPattern> {
-        let bad = |why: String| BadPattern { text: text.chars().take(64).collect(), why };
+impl NameExpression {
+    pub fn new(text: &str) -> Result<Self, BadExpression> {
+        let bad = |why: String| BadExpression { text: text.chars().take(64).collect(), why };
         if text.len() > limits::PATTERN_BYTES_MAX {
             return Err(bad(format!("it is longer than {} bytes", limits::PATTERN_BYTES_MAX)));
         }
         let matcher = match text {
-            "" | ".*" | "^.*" | "^.*$" => Matcher::Everything,
+            "" | ".*" | "^.*" | "^.*$" => NameMatcher::Everything,
             text => {
                 let built = RegexBuilder::new(text)
                     .size_limit(limits::PATTERN_PROGRAM_BYTES_MAX)
                     .dfa_size_limit(limits::PATTERN_PROGRAM_BYTES_MAX)
                     .build();
-                Matcher::Expression(built.map_err(|error| bad(reason(&error)))?)
+                NameMatcher::Expression(built.map_err(|error| bad(reason(&error)))?)
             }
         };
         Ok(Self { text: text.to_owned(), matcher })
     }
 
+    /// The expression that every name matches.
+    pub fn everything() -> Self {
+        Self { text: ".*".to_owned(), matcher: NameMatcher::Everything }
+    }
+
     /// Whether the expression is found in the name. The empty expression is found in every name.
     pub fn matches(&self, name: &str) -> bool {
         match &self.matcher {
-            Matcher::Everything => true,
-            Matcher::Expression(expression) => expression.is_match(name),
+            NameMatcher::Everything => true,
+            NameMatcher::Expression(expression) => expression.is_match(name),
         }
     }
 
@@ -79,50 +84,50 @@ fn reason(error: &regex::Error) -> String {
 /// An expression that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a usable regular expression: {why}")]
-pub struct BadPattern {
+pub struct BadExpression {
     pub text: String,
     pub why: String,
 }
 
-impl FromStr for NamePattern {
-    type Err = BadPattern;
+impl FromStr for NameExpression {
+    type Err = BadExpression;
 
-    fn from_str(text: &str) -> Result<Self, BadPattern> {
+    fn from_str(text: &str) -> Result<Self, BadExpression> {
         Self::new(text)
     }
 }
 
-impl TryFrom<String> for NamePattern {
-    type Error = BadPattern;
+impl TryFrom<String> for NameExpression {
+    type Error = BadExpression;
 
-    fn try_from(text: String) -> Result<Self, BadPattern> {
+    fn try_from(text: String) -> Result<Self, BadExpression> {
         Self::new(&text)
     }
 }
 
-impl From<NamePattern> for String {
-    fn from(pattern: NamePattern) -> String {
+impl From<NameExpression> for String {
+    fn from(pattern: NameExpression) -> String {
         pattern.text
     }
 }
 
-impl PartialEq for NamePattern {
+impl PartialEq for NameExpression {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
     }
 }
 
-impl Eq for NamePattern {}
+impl Eq for NameExpression {}
 
-impl fmt::Display for NamePattern {
+impl fmt::Display for NameExpression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl fmt::Debug for NamePattern {
+impl fmt::Debug for NameExpression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NamePattern({:?})", self.text)
+        write!(f, "NameExpression({:?})", self.text)
     }
 }
 
@@ -132,7 +137,7 @@ mod tests {
 
     #[test]
     fn an_expression_is_searched_for_and_the_empty_permission_covers_nothing() {
-        let found = |pattern: &str, name: &str| NamePattern::new(pattern).unwrap().matches(name);
+        let found = |pattern: &str, name: &str| NameExpression::new(pattern).unwrap().matches(name);
         for (pattern, name, expected) in [
             ("^a", "abc", true),
             ("^a", "cba", false),
@@ -145,28 +150,28 @@ mod tests {
         ] {
             assert_eq!(found(pattern, name), expected, "{pattern} {name}");
         }
-        let none = NamePattern::new("").unwrap();
+        let none = NameExpression::new("").unwrap();
         assert!(!none.permits("x") && none.permits(""));
-        assert!(NamePattern::new(".*").unwrap().permits("x"));
+        assert!(NameExpression::new(".*").unwrap().permits("x"));
     }
 
     #[test]
     fn hostile_expressions_are_refused_or_take_linear_time() {
         for hostile in ["(", "a{1000000}", "(?=a)b", "(a)\\1", &"a".repeat(5_000), &"(".repeat(500)]
         {
-            assert!(NamePattern::new(hostile).is_err(), "{hostile}");
+            assert!(NameExpression::new(hostile).is_err(), "{hostile}");
         }
         let nested = "((((((((a{50}){50}){50}){50}){50}){50}){50}){50})";
-        assert_eq!(NamePattern::new(nested).unwrap_err().why, "it is too large");
-        let backtracks = NamePattern::new("^(a+)+$").unwrap();
+        assert_eq!(NameExpression::new(nested).unwrap_err().why, "it is too large");
+        let backtracks = NameExpression::new("^(a+)+$").unwrap();
         assert!(!backtracks.matches(&format!("{}b", "a".repeat(10_000))));
     }
 
     #[test]
     fn an_error_says_what_is_wrong() {
-        let error = NamePattern::new("orders(").unwrap_err().to_string();
+        let error = NameExpression::new("orders(").unwrap_err().to_string();
         assert_eq!(error, "`orders(` is not a usable regular expression: unclosed group");
-        let error = NamePattern::new("(?!x)").unwrap_err().to_string();
+        let error = NameExpression::new("(?!x)").unwrap_err().to_string();
         assert!(error.contains("look-around"), "{error}");
     }
 }
