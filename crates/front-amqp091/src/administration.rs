@@ -222,9 +222,8 @@ impl Front {
         }
         self.require_vhost(vhost).await?;
         let key = [component, vhost, name].map(str::to_owned);
-        let changed = self
-            .metadata
-            .change(move |data| data.put_parameter(&key[0], &key[1], &key[2], value));
+        let changed =
+            self.metadata.change(move |data| data.put_parameter(&key[0], &key[1], &key[2], value));
         Ok(changed.await?)
     }
 

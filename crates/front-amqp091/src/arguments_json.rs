@@ -53,11 +53,7 @@ fn table_at(object: &Map<String, Value>, depth: usize) -> Result<FieldTable, Str
     Ok(table.build())
 }
 
-fn put(
-    value: &Value,
-    depth: usize,
-    sink: &mut dyn FnMut(FieldValue<'_>),
-) -> Result<(), String> {
+fn put(value: &Value, depth: usize, sink: &mut dyn FnMut(FieldValue<'_>)) -> Result<(), String> {
     match value {
         Value::Null => sink(FieldValue::Void),
         Value::Bool(flag) => sink((*flag).into()),

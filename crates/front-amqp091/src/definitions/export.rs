@@ -37,7 +37,10 @@ impl UserDefinition {
 impl Front {
     /// The definitions of the broker; of one virtual host, if it is given. The answer grows with the number of queues,
     /// exchanges and bindings, which are read page by page.
-    pub async fn export_definitions(&self, vhost: Option<&str>) -> Result<Definitions, EngineError> {
+    pub async fn export_definitions(
+        &self,
+        vhost: Option<&str>,
+    ) -> Result<Definitions, EngineError> {
         let host = vhost.map(VirtualHost::new);
         let within = |name: &str| host.as_ref().is_none_or(|host| host.owns(name));
         let mut all = self.export_metadata(vhost);
@@ -146,7 +149,8 @@ impl Front {
         });
         let vhosts = self.vhost_names().into_iter().map(|name| {
             let facts = self.vhost_facts(&name);
-            let metadata = serde_json::json!({ "description": facts.description, "tags": facts.tags });
+            let metadata =
+                serde_json::json!({ "description": facts.description, "tags": facts.tags });
             VhostDefinition {
                 name,
                 description: facts.description,

@@ -174,10 +174,12 @@ impl Front {
             if !self.vhost_exists(&mut errors, &object, &VirtualHost::new(&one.vhost)).await {
                 continue;
             }
-            let patterns = [&one.configure, &one.write, &one.read].map(|text| NameExpression::new(text));
+            let patterns =
+                [&one.configure, &one.write, &one.read].map(|text| NameExpression::new(text));
             let [configure, write, read] = patterns.map(|pattern| errors.note(&object, pattern));
             if let (Some(configure), Some(write), Some(read)) = (configure, write, read) {
-                let permission = VhostPermission { vhost: one.vhost.clone(), configure, write, read };
+                let permission =
+                    VhostPermission { vhost: one.vhost.clone(), configure, write, read };
                 changes.push(UserChange::Permit { user: one.user.clone(), permission });
             }
         }
@@ -186,9 +188,10 @@ impl Front {
         let mut errors = Errors::default();
         let mut changes = Vec::new();
         for one in definitions.topic_permissions.iter().flatten() {
-            let object = format!("topic permission of user '{}' in vhost '{}'", one.user, one.vhost);
-            let [write, read] = [&one.write, &one.read]
-                .map(|text| errors.note(&object, NameExpression::new(text)));
+            let object =
+                format!("topic permission of user '{}' in vhost '{}'", one.user, one.vhost);
+            let [write, read] =
+                [&one.write, &one.read].map(|text| errors.note(&object, NameExpression::new(text)));
             if let (Some(write), Some(read)) = (write, read) {
                 let (vhost, exchange) = (one.vhost.clone(), one.exchange.clone());
                 let permission = TopicPermission { vhost, exchange, write, read };

@@ -1,7 +1,9 @@
 //! Queues, exchanges and bindings ↔ definitions.
 
 use malote_engine::{Binding, EngineError, QueueFacts, TopicFacts};
-use malote_model::{Address, Filter, HashOn, HeadersMatch, Refusal, TopicKind, Value as ModelValue};
+use malote_model::{
+    Address, Filter, HashOn, HeadersMatch, Refusal, TopicKind, Value as ModelValue,
+};
 use serde_json::{Map, Value, json};
 
 use super::{BindingDefinition, DestinationKind, ExchangeDefinition, QueueDefinition};
@@ -64,7 +66,9 @@ impl Front {
         }
         match self.engine.declare(name, spec).await {
             Ok(_) => Ok(Imported::Done),
-            Err(EngineError::Refused(Refusal::QueueDiffers { .. })) => Ok(Imported::Skipped(DIFFERS)),
+            Err(EngineError::Refused(Refusal::QueueDiffers { .. })) => {
+                Ok(Imported::Skipped(DIFFERS))
+            }
             Err(error) => Err(failed(error)),
         }
     }
@@ -201,7 +205,10 @@ pub(super) fn exchange_definition(facts: &TopicFacts) -> Option<ExchangeDefiniti
 }
 
 /// A binding as a definition.
-pub(super) fn binding_definition(source: &TopicFacts, binding: &Binding) -> Option<BindingDefinition> {
+pub(super) fn binding_definition(
+    source: &TopicFacts,
+    binding: &Binding,
+) -> Option<BindingDefinition> {
     exchange_type(source.spec.kind)?;
     let host = VirtualHost::of(source.name.as_str());
     let (destination_type, destination) = match &binding.target {
@@ -213,7 +220,9 @@ pub(super) fn binding_definition(source: &TopicFacts, binding: &Binding) -> Opti
         Filter::Key(key) | Filter::Pattern(key) => (key.clone(), Map::new()),
         Filter::Weight(weight) => (weight.to_string(), Map::new()),
         // The name of the rule is the key, then a tilde if the key does not identify the binding.
-        _ => (rule.name.rsplit_once('~').map_or(&*rule.name, |(key, _)| key).to_owned(), Map::new()),
+        _ => {
+            (rule.name.rsplit_once('~').map_or(&*rule.name, |(key, _)| key).to_owned(), Map::new())
+        }
     };
     if let Filter::Headers(headers) = &rule.filter {
         let mode = match headers.mode {

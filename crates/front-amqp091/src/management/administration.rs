@@ -30,9 +30,7 @@ pub(super) async fn route(state: &ManagementState, call: &Call) -> Routed {
         ["users", "without-permissions"] => {
             only(call, Method::GET, users::without_permissions(state, call)).await
         }
-        ["users", "bulk-delete"] => {
-            only(call, Method::POST, users::delete_many(state, call)).await
-        }
+        ["users", "bulk-delete"] => only(call, Method::POST, users::delete_many(state, call)).await,
         ["users", name] => match call.method {
             Method::GET => users::one(state, call, name).await,
             Method::PUT => users::put(state, call, name).await,
@@ -52,9 +50,7 @@ pub(super) async fn route(state: &ManagementState, call: &Call) -> Routed {
             Method::DELETE => permissions::delete(state, call, vhost, user).await,
             _ => Err(ApiError::no_method(READ_WRITE)),
         },
-        ["topic-permissions"] => {
-            only(call, Method::GET, permissions::topics(state, call)).await
-        }
+        ["topic-permissions"] => only(call, Method::GET, permissions::topics(state, call)).await,
         ["topic-permissions", vhost, user] => match call.method {
             Method::GET => permissions::topics_of(state, call, vhost, user).await,
             Method::PUT => permissions::put_topic(state, call, vhost, user).await,
@@ -83,7 +79,9 @@ pub(super) async fn route(state: &ManagementState, call: &Call) -> Routed {
         ["definitions"] => definitions::route(state, call, None).await,
         ["definitions", vhost] => definitions::route(state, call, Some(vhost)).await,
         // No other way to sign in than with a password.
-        ["auth"] => only(call, Method::GET, async { Ok(json(&value!({ "oauth_enabled": false }))) }).await,
+        ["auth"] => {
+            only(call, Method::GET, async { Ok(json(&value!({ "oauth_enabled": false }))) }).await
+        }
         _ => return Routed::Unknown,
     };
     Routed::Answered(answered)
@@ -177,9 +175,11 @@ impl From<AdministrationError> for ApiError {
             }
             AdministrationError::Metadata(
                 error @ (MetadataError::Unwritable(_) | MetadataError::Malformed(_)),
-            ) => {
-                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", error.to_string())
-            }
+            ) => ApiError::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "internal_error",
+                error.to_string(),
+            ),
             AdministrationError::Metadata(error) => ApiError::bad_request(error.to_string()),
         }
     }

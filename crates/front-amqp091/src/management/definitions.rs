@@ -1,4 +1,4 @@
-//! `/api/definitions`.
+//! `/api/definitions`. With `?report=true`, the answer of an import lists what was left alone.
 
 use axum::http::{HeaderValue, Method};
 use malote_model::AuditAction;
@@ -55,7 +55,10 @@ async fn import(
     state.front.access.audit().record(entry);
     let report = state.front.import_definitions(definitions, vhost).await;
     let report = report.map_err(|error| ApiError::bad_request(error.to_string()))?;
-    Ok(answer(&report))
+    match call.flag("report") {
+        true => Ok(json(&serde_json::json!({ "skipped": report.skipped }))),
+        false => Ok(answer(&report)),
+    }
 }
 
 fn answer(report: &ImportReport) -> Answer {

@@ -53,7 +53,9 @@ impl ManagementApi {
         })
     }
 
-    async fn serve(&self, request: Request) -> Response<Body> {
+    /// Answers a request. A [`malote_model::Principal`] among its extensions is the caller; otherwise the request must
+    /// have a credential.
+    pub async fn serve(&self, request: Request) -> Response<Body> {
         let answered = match request::read_call(&self.0, request).await {
             Ok(call) => {
                 let answered = route(&self.0, &call).await;

@@ -78,7 +78,8 @@ pub(super) async fn route(
         }
         ([component, vhost, name], &Method::GET) => {
             let all = objects(state, call);
-            let found = all.iter().find(|(c, v, n, _)| (&**c, &**v, &**n) == (component, vhost, name));
+            let found =
+                all.iter().find(|(c, v, n, _)| (&**c, &**v, &**n) == (component, vhost, name));
             Ok(list::one(call, object(found.ok_or_else(ApiError::not_found)?)))
         }
         ([] | [_] | [_, _], &Method::GET) => {

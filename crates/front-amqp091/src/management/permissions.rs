@@ -125,9 +125,8 @@ async fn target(state: &ManagementState, vhost: &str, user: &str) -> Result<User
 }
 
 fn expression(text: &str) -> Result<NameExpression, ApiError> {
-    NameExpression::new(text).map_err(|error| {
-        ApiError::bad_request(json!(["invalid_regexp", error.text, error.why]))
-    })
+    NameExpression::new(text)
+        .map_err(|error| ApiError::bad_request(json!(["invalid_regexp", error.text, error.why])))
 }
 
 pub(super) async fn put(

@@ -35,7 +35,11 @@ pub(super) async fn route(
         ([vhost, name], &Method::DELETE) => {
             require_change(state, call, kind, vhost)?;
             let existed = state.front.delete_policy(kind, vhost, name).await?;
-            deleted(state, call.caller.audit_in(AuditAction::Update, "policy", vhost, name), existed)
+            deleted(
+                state,
+                call.caller.audit_in(AuditAction::Update, "policy", vhost, name),
+                existed,
+            )
         }
         ([] | [_], _) => Err(ApiError::no_method("HEAD, GET, OPTIONS")),
         ([_, _], _) => Err(ApiError::no_method("HEAD, GET, PUT, DELETE, OPTIONS")),

@@ -16,8 +16,8 @@ use serde_json::{Map, Value};
 
 use super::error::ApiError;
 use super::state::ManagementState;
-use crate::{Front, limits};
 use crate::users::{ADMINISTRATOR, MANAGEMENT, MONITORING, POLICYMAKER};
+use crate::{Front, limits};
 
 /// The user behind a request.
 #[derive(Debug, Clone)]
@@ -129,7 +129,11 @@ pub(super) async fn read_call(state: &ManagementState, request: Request) -> Resu
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
     let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
     let path = path_segments(parts.uri.path())?;
-    let caller = authenticate(state, &parts.headers, peer).await?;
+    let caller = match parts.extensions.get::<Principal>() {
+        // The port has authenticated the caller.
+        Some(principal) => authorize(state, principal.clone(), principal.name(), peer)?,
+        None => authenticate(state, &parts.headers, peer).await?,
+    };
     if let Some(mark) = parts.extensions.get::<PeerMark>() {
         mark.set_known();
     }
@@ -174,13 +178,23 @@ async fn authenticate(
         return Err(ApiError::login_failed());
     };
     audit.authenticated(&principal, peer, AuditProtocol::RabbitmqManagement);
+    authorize(state, principal, &user, peer)
+}
+
+/// The caller with its tags. Without one of those that the API knows, it is refused.
+fn authorize(
+    state: &ManagementState,
+    principal: Principal,
+    user: &str,
+    peer: IpAddr,
+) -> Result<Caller, ApiError> {
     let mut tags = state.front.users.tags(&principal);
     // Who may manage everything is an administrator.
     let all = state.front.access.check(&principal, Action::Manage, Resource::EVERYTHING);
     if all.is_ok() && !tags.iter().any(|tag| tag == ADMINISTRATOR) {
         tags.push(ADMINISTRATOR.to_owned());
     }
-    let caller = Caller { principal, user, tags, peer };
+    let caller = Caller { principal, user: user.to_owned(), tags, peer };
     match [ADMINISTRATOR, MONITORING, POLICYMAKER, MANAGEMENT].iter().any(|tag| caller.has(tag)) {
         true => Ok(caller),
         false => Err(ApiError::not_authorised("Not management user")),

@@ -9,7 +9,7 @@ use super::list;
 use super::request::Call;
 use super::state::ManagementState;
 use crate::definitions::{UserDefinition, tags_of};
-use crate::users::{HashAlgorithm, NewPassword, StoredPassword, UserChange, UserEntry};
+use crate::users::{ADMINISTRATOR, HashAlgorithm, NewPassword, StoredPassword, UserChange, UserEntry};
 
 fn object(user: UserEntry) -> Value {
     let mut user = UserDefinition::of(user);
@@ -54,9 +54,8 @@ pub(super) async fn put(
     call.caller.require_administrator()?;
     let body = call.object()?;
     let tags = body.get("tags").ok_or_else(|| ApiError::bad_request("tags_not_present"))?;
-    let tags = tags_of(tags).ok_or_else(|| {
-        ApiError::bad_request("tags must be a list or a string with commas")
-    })?;
+    let tags = tags_of(tags)
+        .ok_or_else(|| ApiError::bad_request("tags must be a list or a string with commas"))?;
     let text = |key: &str| match body.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
@@ -85,6 +84,10 @@ pub(super) async fn put(
         }
         (None, None) => NewPassword::None,
     };
+    if state.front.keys.is_open() && !tags.iter().any(|tag| tag == ADMINISTRATOR) {
+        // From then on, `guest` is refused, and nobody could administer the broker.
+        return Err(ApiError::bad_request("the first user must have the tag administrator"));
+    }
     let is_new = find(state, name).is_err();
     let change = UserChange::Put { name: name.to_owned(), password, tags };
     // The store records the change in the audit log.

@@ -27,6 +27,9 @@ mod store;
 mod tests;
 mod types;
 
+pub use malote_front_amqp091::name_expression::NameExpression;
+pub use malote_front_amqp091::users::{UserChange, VhostPermission};
+
 pub use error::CredentialsError;
 pub use file::{KeyKind, UnknownKeyKind};
 pub use grant::{BadGrant, Grant, Pattern};
