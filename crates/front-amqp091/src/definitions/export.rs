@@ -62,7 +62,7 @@ impl Front {
                 self.export_bindings(facts, &mut all.bindings).await?;
             }
         }
-        // Bindings of queues and exchanges that end with the broker end with them.
+        // Bindings of queues that are not exported.
         let kept: std::collections::HashSet<(Option<String>, String)> =
             all.queues.iter().map(|queue| (queue.vhost.clone(), queue.name.clone())).collect();
         all.bindings.retain(|binding| {
@@ -82,7 +82,7 @@ impl Front {
         source: &TopicFacts,
         bindings: &mut Vec<BindingDefinition>,
     ) -> Result<(), EngineError> {
-        if source.rules == 0 || source.spec.transient {
+        if source.rules == 0 {
             return Ok(());
         }
         let mut after = None;

@@ -145,18 +145,17 @@ impl Front {
     }
 }
 
-/// A queue that survives a restart, as a definition. Subscriptions belong to their topic.
+/// A queue as a definition. Exclusive queues belong to their connection, subscriptions to their topic.
 pub(super) fn queue_definition(facts: &QueueFacts) -> Option<QueueDefinition> {
     let name = &facts.name;
-    let temporary = facts.spec.transient || facts.spec.exclusive;
-    if temporary || name.owner().is_some() || name.subscription_of().is_some() {
+    if facts.spec.exclusive || name.owner().is_some() || name.subscription_of().is_some() {
         return None;
     }
     let host = VirtualHost::of(name.as_str());
     Some(QueueDefinition {
         name: host.shown(name.as_str()).into_owned(),
         vhost: Some(host.name().to_owned()),
-        durable: true,
+        durable: !facts.spec.transient,
         auto_delete: facts.spec.auto_delete,
         arguments: to_json(shown_arguments(&facts.spec).as_table()),
     })
@@ -174,12 +173,12 @@ pub(super) fn exchange_type(kind: TopicKind) -> Option<&'static str> {
     }
 }
 
-/// An exchange that survives a restart, as a definition. Predeclared ones need none.
+/// An exchange as a definition. Predeclared ones need none.
 pub(super) fn exchange_definition(facts: &TopicFacts) -> Option<ExchangeDefinition> {
     let host = VirtualHost::of(facts.name.as_str());
     let name = host.shown(facts.name.as_str()).into_owned();
     let spec = declared_alternate(&host, facts);
-    if spec.transient || name.starts_with(crate::ops::queue_declare::RESERVED) {
+    if name.starts_with(crate::ops::queue_declare::RESERVED) {
         return None;
     }
     let mut arguments = Map::new();
@@ -197,7 +196,7 @@ pub(super) fn exchange_definition(facts: &TopicFacts) -> Option<ExchangeDefiniti
         name,
         vhost: Some(host.name().to_owned()),
         kind: exchange_type(spec.kind)?.to_owned(),
-        durable: true,
+        durable: !spec.transient,
         auto_delete: spec.auto_delete,
         internal: spec.internal,
         arguments,

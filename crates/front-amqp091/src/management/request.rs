@@ -74,7 +74,7 @@ impl Caller {
         if !front.has_vhost(vhost).await? {
             return Err(ApiError::not_found());
         }
-        match self.sees_vhost(front, vhost) {
+        match self.is_administrator() || front.users.may_enter(&self.principal, vhost) {
             true => Ok(()),
             false => Err(ApiError::not_authorised("User not authorised to access virtual host")),
         }

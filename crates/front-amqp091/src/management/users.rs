@@ -9,7 +9,9 @@ use super::list;
 use super::request::Call;
 use super::state::ManagementState;
 use crate::definitions::{UserDefinition, tags_of};
-use crate::users::{ADMINISTRATOR, HashAlgorithm, NewPassword, StoredPassword, UserChange, UserEntry};
+use crate::users::{
+    ADMINISTRATOR, HashAlgorithm, NewPassword, StoredPassword, UserChange, UserEntry,
+};
 
 fn object(user: UserEntry) -> Value {
     let mut user = UserDefinition::of(user);
