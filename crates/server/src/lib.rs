@@ -25,6 +25,8 @@ pub mod logs;
 pub mod net;
 mod permissions;
 mod rabbitmq_file;
+#[cfg(test)]
+mod rabbitmq_tests;
 mod rabbitmq_users;
 pub mod reload;
 mod run;
