@@ -42,6 +42,11 @@ pub(crate) struct Session {
     /// Seconds; 0 for none.
     pub heartbeat: u16,
     pub capabilities: Capabilities,
+    /// How the client signed in.
+    pub mechanism: String,
+    pub client_properties: FieldTable,
+    /// The front end that administrative operations are recorded for.
+    pub protocol: AuditProtocol,
 }
 
 /// What the client understands, of what changes the server's behaviour.
@@ -214,7 +219,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<'_, S> {
         }
         self.send(&connection::OpenOk::default()).await?;
         let (frame_max, heartbeat) = (tune_ok.frame_max, tune_ok.heartbeat);
-        Ok(Session { who, user, host, channel_max, frame_max, heartbeat, capabilities })
+        Ok(Session {
+            who,
+            user,
+            host,
+            channel_max,
+            frame_max,
+            heartbeat,
+            capabilities,
+            mechanism: start_ok.mechanism.as_str().to_owned(),
+            client_properties: start_ok.client_properties.as_table().to_owned(),
+            protocol: AuditProtocol::Rabbitmq,
+        })
     }
 }
 
