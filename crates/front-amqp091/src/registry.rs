@@ -24,7 +24,6 @@ use crate::{Peer, limits};
 pub(crate) struct Registry(Mutex<BTreeMap<u64, Arc<ConnectionEntry>>>);
 
 pub(crate) struct ConnectionEntry {
-    number: u64,
     /// `127.0.0.1:40000 -> 127.0.0.1:5672`.
     pub name: String,
     pub session: Arc<Session>,
@@ -100,7 +99,6 @@ impl Registry {
         let Peer { address, port, local, .. } = conn.peer.clone();
         let remote = std::net::SocketAddr::new(address, port);
         let entry = ConnectionEntry {
-            number: conn.number,
             name: format!("{remote} -> {local}"),
             session: conn.session.clone(),
             peer: conn.peer.clone(),
@@ -140,11 +138,6 @@ impl ConnectionEntry {
     pub async fn close(&self, reason: String) -> bool {
         let asked = self.inquiries.send(Inquiry::Close(reason));
         timeout(limits::MANAGEMENT_INQUIRY_MAX, asked).await.is_ok_and(|sent| sent.is_ok())
-    }
-
-    /// Distinguishes connections that use the same ports one after the other.
-    pub fn number(&self) -> u64 {
-        self.number
     }
 }
 
