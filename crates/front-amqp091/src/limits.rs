@@ -64,6 +64,29 @@ pub const QUORUM_DELIVERY_LIMIT: u32 = 20;
 /// The window in which a queue with `x-message-deduplication` remembers keys, unless `x-cache-ttl` says otherwise.
 pub const DEDUP_WINDOW_MS: u64 = 5 * 60 * 1000;
 
+/// Bytes of a regular expression in a permission or policy.
+pub const PATTERN_BYTES_MAX: usize = 1_024;
+/// Bytes of its compiled form, and of the cache of each thread that matches it.
+pub const PATTERN_PROGRAM_BYTES_MAX: usize = 128 << 10;
+/// Tags of a user or virtual host.
+pub const TAGS_MAX: usize = 32;
+/// Bytes of one tag.
+pub const TAG_BYTES_MAX: usize = 128;
+/// Permissions of one user: virtual hosts, and exchanges with a topic permission.
+pub const PERMISSIONS_MAX: usize = 4_096;
+/// Virtual hosts.
+pub const VHOSTS_MAX: usize = 1_024;
+/// Policies and operator policies together. Each declaration compares its name with those of its virtual host.
+pub const POLICIES_MAX: usize = 1_024;
+/// Runtime parameters, global ones included.
+pub const PARAMETERS_MAX: usize = 4_096;
+/// Bytes of the name of a policy, parameter or component.
+pub const METADATA_NAME_BYTES_MAX: usize = 255;
+/// Bytes of one definition of a policy or value of a parameter, as JSON.
+pub const METADATA_VALUE_BYTES_MAX: usize = 32 << 10;
+/// Bytes of all policies, parameters and virtual hosts, as JSON.
+pub const METADATA_BYTES_MAX: usize = 8 << 20;
+
 /// Bytes of the body of a request to the management API, as in RabbitMQ.
 pub const MANAGEMENT_BODY_BYTES_MAX: usize = 20_000_000;
 /// Bytes of all bodies that are read or handled.
@@ -79,8 +102,6 @@ pub const INQUIRIES_MAX: usize = 4;
 /// Messages that one request gets from a queue, and bytes of their bodies.
 pub const MANAGEMENT_GET_MAX: usize = 10_000;
 pub const MANAGEMENT_GET_BYTES_MAX: usize = 32 << 20;
-/// Levels of JSON in arguments and headers.
-pub const MANAGEMENT_JSON_DEPTH_MAX: usize = TABLE_DEPTH_MAX - 1;
 /// Objects on a page, as in RabbitMQ.
 pub const MANAGEMENT_PAGE_MAX: usize = 500;
 pub const MANAGEMENT_PAGE_DEFAULT: usize = 100;

@@ -71,6 +71,14 @@ impl VirtualHost {
         TopicName::new(&self.escaped(name)).map_err(|_| invalid("exchange", name))
     }
 
+    /// Whether a queue or topic of the engine is in this virtual host.
+    pub fn owns(&self, engine_name: &str) -> bool {
+        match self.prefix.is_empty() {
+            true => Self::of(engine_name).name == self.name,
+            false => engine_name.starts_with(&self.prefix),
+        }
+    }
+
     fn escaped<'n>(&self, name: &'n str) -> Cow<'n, str> {
         match (self.prefix.is_empty(), escape(name)) {
             (true, name) => name,
@@ -89,6 +97,14 @@ impl VirtualHost {
     /// The name of a queue that clients of this virtual host see.
     pub fn shown<'n>(&self, name: &'n str) -> Cow<'n, str> {
         unescape(name.strip_prefix(self.prefix.as_str()).unwrap_or(name))
+    }
+}
+
+/// The virtual host of a queue or topic of the engine, and its name there.
+pub fn split(engine_name: &str) -> (Cow<'_, str>, Cow<'_, str>) {
+    match engine_name.strip_prefix('~').and_then(|rest| rest.split_once('/')) {
+        Some((host, name)) => (unescape(host), unescape(name)),
+        None => (Cow::Borrowed(DEFAULT_VHOST), unescape(engine_name)),
     }
 }
 
@@ -238,6 +254,8 @@ mod tests {
         for host in ["/", "dev", "a/b", "x%2F"] {
             let queue = VirtualHost::new(host).queue("orders/new").unwrap();
             assert_eq!(VirtualHost::of(queue.as_str()).name(), host);
+            let (found, name) = split(queue.as_str());
+            assert_eq!((found.as_ref(), name.as_ref()), (host, "orders/new"));
         }
     }
 

@@ -160,6 +160,10 @@ words! {
         Bind "bind",
         /// Removing a rule.
         Unbind "unbind",
+        /// Importing RabbitMQ's definitions.
+        Import "import",
+        /// Exporting RabbitMQ's definitions.
+        Export "export",
         /// Taking a session from its holder.
         BreakSession "break_session",
         /// Reading the state of a session without holding it.

@@ -24,6 +24,8 @@ mod files;
 pub mod logs;
 pub mod net;
 mod permissions;
+mod rabbitmq_file;
+mod rabbitmq_users;
 pub mod reload;
 mod run;
 pub mod settings;

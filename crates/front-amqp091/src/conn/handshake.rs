@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::names::VirtualHost;
 use crate::refusal::failed;
+use crate::users::IMPERSONATOR;
 use crate::wire::error::{Exception, ReplyCode};
 use crate::wire::frame::{FrameDecoder, FrameKind, PROTOCOL_HEADER, put_method};
 use crate::wire::method::{DecodeMethod as _, EncodeMethod, Method, connection};
@@ -36,6 +37,8 @@ pub(crate) struct Session {
     pub who: Principal,
     /// The user name that the client gave.
     pub user: String,
+    /// Messages may have the `user-id` of another user.
+    pub impersonates: bool,
     pub host: VirtualHost,
     pub channel_max: u16,
     pub frame_max: u32,
@@ -217,11 +220,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<'_, S> {
             let refused = Exception::new(ReplyCode::NotAllowed, detail);
             return Err(refused.caused_by(connection::Open::ID).into());
         }
+        if !front.users.may_enter(&who, host.name()) {
+            let detail = format!("access to vhost '{}' refused for user '{user}'", host.name());
+            let refused = Exception::new(ReplyCode::NotAllowed, detail);
+            return Err(refused.caused_by(connection::Open::ID).into());
+        }
         self.send(&connection::OpenOk::default()).await?;
+        let impersonates = front.users.tags(&who).iter().any(|tag| tag == IMPERSONATOR);
         let (frame_max, heartbeat) = (tune_ok.frame_max, tune_ok.heartbeat);
         Ok(Session {
             who,
             user,
+            impersonates,
             host,
             channel_max,
             frame_max,

@@ -65,6 +65,7 @@ where
     let mut engine_over = false;
     let access = conn.front.access.clone();
     let mut changed = access.changed(access.version());
+    let mut metadata = conn.front.metadata.subscribe();
     let mut timeout_check = Instant::now() + limits::CONSUMER_TIMEOUT_CHECK;
     loop {
         conn.make_progress();
@@ -131,6 +132,7 @@ where
                 changed = access.changed(version);
                 conn.recheck_permissions();
             }
+            Ok(()) = metadata.changed() => conn.recheck_vhost(),
             () = sleep_until(tick) => {
                 if heartbeats.is_lost() {
                     return Err(io::Error::new(io::ErrorKind::TimedOut, "missed heartbeats from the client"));

@@ -256,6 +256,15 @@ impl Conn {
         entry.by(&self.session.who).from(self.peer.address).on(object)
     }
 
+    /// Closes the connection if its virtual host is being deleted.
+    pub fn recheck_vhost(&mut self) {
+        let name = self.session.host.name();
+        if self.front.is_deleting(name) {
+            let detail = format!("vhost '{name}' is deleted");
+            self.close_connection(&Exception::new(ReplyCode::ConnectionForced, detail));
+        }
+    }
+
     /// Checks the permissions of consumers again, after they have changed.
     pub fn recheck_permissions(&mut self) {
         if !self.front.access.knows(&self.session.who) {
@@ -364,4 +373,24 @@ pub(crate) fn allow(
             format!("access to {what} '{name}' in vhost '{host}' refused for user '{user}'");
         Exception::new(ReplyCode::AccessRefused, detail)
     })
+}
+
+/// Checks a topic permission: whether the caller may use a routing key with an exchange.
+pub(crate) fn allow_key(
+    front: &Front,
+    session: &Session,
+    action: Action,
+    exchange: &str,
+    key: &str,
+) -> Result<(), Exception> {
+    let (host, user) = (session.host.name(), &session.user);
+    if front.users.may_use_key(&session.who, action, host, exchange, key) {
+        return Ok(());
+    }
+    Err(Exception::new(
+        ReplyCode::AccessRefused,
+        format!(
+            "access to topic '{key}' in exchange '{exchange}' in vhost '{host}' refused for user '{user}'"
+        ),
+    ))
 }

@@ -175,7 +175,7 @@ pub(super) async fn list_bindings(
     host: Option<&str>,
 ) -> Result<Answer, ApiError> {
     let host = match host {
-        Some(host) => Some(find_host(state, host).await?),
+        Some(host) => Some(find_host(state, &call.caller, host).await?),
         None => None,
     };
     list(state, call, Bindings::new(Scope::new(state, &call.caller, host))).await
@@ -188,7 +188,7 @@ pub(super) async fn of_source(
     host: &str,
     name: &str,
 ) -> Result<Answer, ApiError> {
-    let host = find_host(state, host).await?;
+    let host = find_host(state, &call.caller, host).await?;
     let topic = find_topic(state, &call.caller, &host, name).await?;
     let scope = Scope::new(state, &call.caller, Some(host));
     let bindings = match topic.spec.kind {
@@ -205,7 +205,7 @@ pub(super) async fn of_destination(
     host: &str,
     name: &str,
 ) -> Result<Answer, ApiError> {
-    let host = find_host(state, host).await?;
+    let host = find_host(state, &call.caller, host).await?;
     let topic = find_topic(state, &call.caller, &host, name).await?;
     let scope = Scope::new(state, &call.caller, Some(host));
     list(state, call, Bindings::to(scope, Address::Topic(topic.name))).await
@@ -218,7 +218,7 @@ pub(super) async fn of_queue(
     host: &str,
     name: &str,
 ) -> Result<Answer, ApiError> {
-    let host = find_host(state, host).await?;
+    let host = find_host(state, &call.caller, host).await?;
     let queue = find_queue(state, &call.caller, &host, name).await?.name;
     let scope = Scope::new(state, &call.caller, Some(host));
     let first = ShownBinding::implicit(&queue);
@@ -281,7 +281,7 @@ pub(super) async fn between(
     call: &Call,
     ends: Ends<'_>,
 ) -> Result<Answer, ApiError> {
-    let host = find_host(state, ends.host).await?;
+    let host = find_host(state, &call.caller, ends.host).await?;
     match call.method {
         HttpMethod::GET => {
             let (source, target) = ends.addresses(&host)?;
@@ -348,7 +348,7 @@ pub(super) async fn binding(
     ends: Ends<'_>,
     properties: &str,
 ) -> Result<Answer, ApiError> {
-    let host = find_host(state, ends.host).await?;
+    let host = find_host(state, &call.caller, ends.host).await?;
     let (source, target) = ends.addresses(&host)?;
     let scope = Scope::new(state, &call.caller, None);
     if !scope.may_see((&source).into()) {

@@ -209,7 +209,7 @@ pub(super) async fn list_open(
     shows: Shows,
 ) -> Result<Answer, ApiError> {
     if let Some(host) = host {
-        find_host(state, host).await?;
+        find_host(state, &call.caller, host).await?;
     }
     list(state, call, Connections::new(visible(state, &call.caller, host), shows)).await
 }

@@ -1,6 +1,7 @@
 //! `/api/exchanges`: list, describe, declare, delete.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use axum::http::Method as HttpMethod;
 use malote_engine::TopicFacts;
@@ -12,17 +13,26 @@ use super::error::ApiError;
 use super::json::{boolean, short, table};
 use super::list::{ObjectSource, list, one};
 use super::local::run;
+use super::policies::put_policies;
 use super::request::Call;
 use super::scan::{Scope, TopicScan, find_host, find_topic};
 use super::state::ManagementState;
-use crate::names::{DEFAULT_EXCHANGE, VirtualHost};
+use crate::metadata::Metadata;
+use crate::names::{DEFAULT_EXCHANGE, DEFAULT_VHOST, VirtualHost};
+use crate::policy::{PolicyTarget, declared_alternate};
 use crate::wire::method::exchange;
 
-impl ObjectSource for TopicScan {
+/// The list of exchanges.
+struct Exchanges {
+    scan: TopicScan,
+    metadata: Arc<Metadata>,
+}
+
+impl ObjectSource for Exchanges {
     type Item = TopicFacts;
 
     async fn next(&mut self) -> Result<Option<Vec<TopicFacts>>, ApiError> {
-        TopicScan::next(self).await
+        self.scan.next().await
     }
 
     fn name<'i>(&self, facts: &'i TopicFacts) -> Cow<'i, str> {
@@ -31,14 +41,16 @@ impl ObjectSource for TopicScan {
     }
 
     fn object(&self, facts: TopicFacts) -> Value {
-        exchange_object(&facts)
+        exchange_object(&facts, &self.metadata)
     }
 }
 
 /// An exchange as an object.
-pub(super) fn exchange_object(facts: &TopicFacts) -> Value {
-    let (spec, name) = (&facts.spec, facts.name.as_str());
+pub(super) fn exchange_object(facts: &TopicFacts, metadata: &Metadata) -> Value {
+    let name = facts.name.as_str();
     let host = VirtualHost::of(name);
+    // Without what a policy sets.
+    let spec = declared_alternate(&host, facts);
     let kind = match spec.kind {
         TopicKind::Direct | TopicKind::Queue => "direct",
         TopicKind::Fanout => "fanout",
@@ -60,7 +72,7 @@ pub(super) fn exchange_object(facts: &TopicFacts) -> Value {
     if let Some((name, value)) = hash {
         arguments.insert(name.into(), value.into());
     }
-    json!({
+    let mut exchange = json!({
         "name": host.shown_exchange(name),
         "vhost": host.name(),
         "type": kind,
@@ -70,7 +82,12 @@ pub(super) fn exchange_object(facts: &TopicFacts) -> Value {
         "internal": spec.internal && spec.kind != TopicKind::Queue,
         "arguments": arguments,
         "message_stats": { "publish_out": facts.totals.copies },
-    })
+    });
+    if let Value::Object(exchange) = &mut exchange {
+        let shown = host.shown_exchange(name);
+        put_policies(exchange, metadata, &host, PolicyTarget::Exchange, &shown);
+    }
+    exchange
 }
 
 pub(super) async fn list_exchanges(
@@ -79,14 +96,15 @@ pub(super) async fn list_exchanges(
     host: Option<&str>,
 ) -> Result<Answer, ApiError> {
     let host = match host {
-        Some(host) => Some(find_host(state, host).await?),
+        Some(host) => Some(find_host(state, &call.caller, host).await?),
         // The default virtual host gets its exchanges when it is first used.
         None => {
-            find_host(state, crate::names::DEFAULT_VHOST).await?;
+            state.front.has_vhost(DEFAULT_VHOST).await?;
             None
         }
     };
-    list(state, call, TopicScan::new(Scope::new(state, &call.caller, host))).await
+    let scan = TopicScan::new(Scope::new(state, &call.caller, host));
+    list(state, call, Exchanges { scan, metadata: state.front.metadata.current() }).await
 }
 
 /// The name that AMQP uses: the default exchange has none.
@@ -100,11 +118,11 @@ pub(super) async fn exchange(
     host: &str,
     name: &str,
 ) -> Result<Answer, ApiError> {
-    let host = find_host(state, host).await?;
+    let host = find_host(state, &call.caller, host).await?;
     match call.method {
         HttpMethod::GET => {
             let facts = find_topic(state, &call.caller, &host, name).await?;
-            Ok(one(call, exchange_object(&facts)))
+            Ok(one(call, exchange_object(&facts, &state.front.metadata.current())))
         }
         HttpMethod::PUT => {
             let body = call.object()?;

@@ -10,6 +10,7 @@ use super::overview::NODE;
 use super::request::Call;
 use super::scan::find_host;
 use super::state::ManagementState;
+use crate::names::DEFAULT_VHOST;
 use crate::wire::method::{Method, basic, queue};
 use crate::wire::properties::Properties;
 use crate::wire::text::ShortString;
@@ -36,7 +37,7 @@ pub(super) async fn check(state: &ManagementState, checks: &[&str]) -> Result<An
             alarms => failed(json!({ "reason": "There are alarms in effect", "alarms": alarms })),
         },
         ["virtual-hosts"] => {
-            find_host(state, crate::names::DEFAULT_VHOST).await?;
+            state.front.has_vhost(DEFAULT_VHOST).await?;
             ok()
         }
         ["port-listener", port] => {
@@ -98,7 +99,7 @@ pub(super) async fn aliveness(
     call: &Call,
     host: &str,
 ) -> Result<Answer, ApiError> {
-    let host = find_host(state, host).await?;
+    let host = find_host(state, &call.caller, host).await?;
     let mut client = LocalClient::open(state, &call.caller, &host).await?;
     let tested = async {
         client.call(&queue::Declare { queue: QUEUE, ..Default::default() }).await?;

@@ -1,94 +1,37 @@
 //! JSON ↔ field tables and properties, with the types that RabbitMQ's management API gives to numbers.
 
-use data_encoding::BASE64;
-use serde_json::{Map, Number, Value, json};
+use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
-use crate::limits::MANAGEMENT_JSON_DEPTH_MAX;
+use crate::arguments_json::{text_or_base64, to_json, to_table};
 use crate::wire::properties::{BasicProperties, Properties};
-use crate::wire::table::{ArrayBuilder, FieldTable, FieldValue, TableRef};
+use crate::wire::table::{FieldTable, TableRef};
 use crate::wire::text::ShortString;
 
-/// Arguments or headers. Integers become 64-bit integers and other numbers doubles, as in RabbitMQ.
+/// Arguments or headers. RabbitMQ refuses null in them.
 pub(crate) fn table(value: &Value) -> Result<FieldTable, ApiError> {
     match value {
-        Value::Object(object) => table_of(object, 1),
+        Value::Object(_) if has_null(value) => Err(ApiError::bad_request("null_not_allowed")),
+        Value::Object(object) => to_table(object).map_err(ApiError::bad_request),
         // What Erlang's JSON makes of an empty object.
         Value::Array(array) if array.is_empty() => Ok(FieldTable::default()),
         _ => Err(ApiError::bad_request("arguments and headers must be objects")),
     }
 }
 
-fn table_of(object: &Map<String, Value>, depth: usize) -> Result<FieldTable, ApiError> {
-    let mut table = FieldTable::builder();
-    for (name, value) in object {
-        ShortString::try_from(name.as_str())
-            .map_err(|error| ApiError::bad_request(error.to_string()))?;
-        with_value(value, depth, &mut |value| table.put(name, value))?;
-    }
-    Ok(table.build())
-}
-
-fn with_value(
-    value: &Value,
-    depth: usize,
-    put: &mut dyn FnMut(FieldValue<'_>),
-) -> Result<(), ApiError> {
-    if depth > MANAGEMENT_JSON_DEPTH_MAX {
-        return Err(ApiError::bad_request("the arguments have too many levels"));
-    }
+/// The depth of what was parsed is bounded.
+fn has_null(value: &Value) -> bool {
     match value {
-        Value::Null => return Err(ApiError::bad_request("null_not_allowed")),
-        Value::Bool(value) => put(FieldValue::Bool(*value)),
-        Value::Number(number) => match number.as_i64() {
-            Some(integer) => put(FieldValue::I64(integer)),
-            None if number.is_u64() => {
-                return Err(ApiError::bad_request(format!("{number} exceeds 64 bits with a sign")));
-            }
-            None => put(FieldValue::F64(number.as_f64().unwrap_or(0.0))),
-        },
-        Value::String(text) => put(FieldValue::String(text.as_bytes())),
-        Value::Array(items) => {
-            let mut array = ArrayBuilder::default();
-            for item in items {
-                with_value(item, depth + 1, &mut |value| array.put(value))?;
-            }
-            put(FieldValue::Array(array.values()));
-        }
-        Value::Object(object) => put(FieldValue::Table(table_of(object, depth + 1)?.as_table())),
+        Value::Null => true,
+        Value::Array(items) => items.iter().any(has_null),
+        Value::Object(object) => object.values().any(has_null),
+        _ => false,
     }
-    Ok(())
 }
 
 /// A table as an object.
 pub(crate) fn object(table: TableRef<'_>) -> Value {
-    table.fields().map(|field| (field.name.to_owned(), value(field.value))).collect()
-}
-
-fn value(field: FieldValue<'_>) -> Value {
-    if let Some(integer) = field.as_integer() {
-        return integer.into();
-    }
-    let float = |number: f64| Number::from_f64(number).map_or(Value::Null, Value::Number);
-    match field {
-        FieldValue::Bool(value) => value.into(),
-        FieldValue::F32(value) => float(value.into()),
-        FieldValue::F64(value) => float(value),
-        FieldValue::Decimal { scale, value } => float(f64::from(value) / 10_f64.powi(scale.into())),
-        FieldValue::String(bytes) | FieldValue::Bytes(bytes) => text(bytes),
-        FieldValue::Array(values) => values.map(value).collect(),
-        FieldValue::Timestamp(seconds) => seconds.into(),
-        FieldValue::Table(table) => object(table),
-        _ => Value::Null,
-    }
-}
-
-/// Text, or base64 of bytes that are no text.
-fn text(bytes: &[u8]) -> Value {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => text.into(),
-        Err(_) => BASE64.encode(bytes).into(),
-    }
+    Value::Object(to_json(table))
 }
 
 /// The properties of a message as an object.
@@ -109,7 +52,7 @@ pub(crate) fn properties_object(properties: &Properties) -> Value {
     let mut all = Map::new();
     for (name, bytes) in texts {
         if let Some(bytes) = bytes {
-            all.insert(name.into(), text(bytes));
+            all.insert(name.into(), text_or_base64(bytes));
         }
     }
     let numbers = [
@@ -236,7 +179,7 @@ mod tests {
 
     #[test]
     fn arguments_without_a_type_are_refused() {
-        for bad in [json!({ "a": null }), json!([1]), json!({ "a": u64::MAX })] {
+        for bad in [json!({ "a": null }), json!([1]), json!({ "a": [{ "b": null }] })] {
             assert!(table(&bad).is_err(), "{bad}");
         }
         let deep = (0..200).fold(json!(1), |inner, _| json!({ "a": inner }));

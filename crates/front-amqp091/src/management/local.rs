@@ -78,9 +78,16 @@ impl LocalClient {
         caller: &Caller,
         host: &VirtualHost,
     ) -> Result<Self, ApiError> {
+        // As at the end of a handshake.
+        if !state.front.users.may_enter(&caller.principal, host.name()) {
+            let (host, user) = (host.name(), &caller.user);
+            let reason = format!("access to vhost '{host}' refused for user '{user}'");
+            return Err(ApiError::not_authorised(reason));
+        }
         let session = Session {
             who: caller.principal.clone(),
             user: caller.user.clone(),
+            impersonates: caller.is_impersonator(),
             host: host.clone(),
             channel_max: CHANNEL,
             frame_max: limits::FRAME_BYTES_MAX,

@@ -28,7 +28,7 @@ pub(super) async fn publish(
     if call.method != HttpMethod::POST {
         return Err(ApiError::no_method(POST_ONLY));
     }
-    let host = find_host(state, host).await?;
+    let host = find_host(state, &call.caller, host).await?;
     let body = call.object()?;
     let names = ["routing_key", "properties", "payload", "payload_encoding"];
     let [key, given, payload, encoding] = require(&body, names)?;
@@ -104,7 +104,7 @@ pub(super) async fn get(
     if call.method != HttpMethod::POST {
         return Err(ApiError::no_method(POST_ONLY));
     }
-    let host = find_host(state, host).await?;
+    let host = find_host(state, &call.caller, host).await?;
     let body = call.object()?;
     let (count, mode, encoding, truncate) = parameters(&body)?;
     let no_ack = mode == AckMode::Acknowledge;

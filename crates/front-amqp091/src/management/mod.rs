@@ -15,13 +15,16 @@
 //! | `stats.rs` | counters and rates |
 //! | `local.rs` | a client inside the process, which runs methods of AMQP |
 //! | `json.rs` | JSON ↔ arguments, headers and properties |
+//! | `administration.rs` | the paths of users, permissions, virtual hosts, policies, parameters and definitions |
 //!
 //! The table of paths is [`route`]. A request that changes something runs as a method of AMQP, so that both have the
 //! same checks and the same errors. A field that Malote cannot know is left out.
 
+mod administration;
 pub(crate) mod answer;
 mod bindings;
 mod connections;
+mod definitions;
 mod error;
 mod exchanges;
 mod health;
@@ -30,11 +33,16 @@ mod list;
 mod local;
 mod messages;
 mod overview;
+mod parameters;
+mod permissions;
+mod policies;
 mod queues;
 mod request;
 mod scan;
 mod state;
 mod stats;
+mod users;
+mod vhosts;
 
 use axum::Router;
 use axum::body::Body;
@@ -43,6 +51,7 @@ use axum::http::{HeaderValue, Method, Response, header};
 
 use serde_json::json;
 
+use self::administration::Routed;
 use self::answer::Answer;
 use self::bindings::Ends;
 use self::connections::Shows;
@@ -66,7 +75,9 @@ impl ManagementApi {
         })
     }
 
-    async fn serve(&self, request: Request) -> Response<Body> {
+    /// Answers a request. A [`malote_model::Principal`] among its extensions is the caller; otherwise the request must
+    /// have a credential.
+    pub async fn serve(&self, request: Request) -> Response<Body> {
         let answered = match request::read_call(&self.0, request).await {
             Ok(call) => {
                 let answered = route(&self.0, &call).await;
@@ -138,7 +149,10 @@ async fn route(state: &ManagementState, call: &Call) -> Result<Answer, ApiError>
             let ends = Ends { host, source, destination, is_queue: kind == "q" };
             bindings::binding(state, call, ends, properties).await
         }
-        _ => Err(ApiError::not_found()),
+        _ => match administration::route(state, call).await {
+            Routed::Answered(answered) => answered,
+            Routed::Unknown => Err(ApiError::not_found()),
+        },
     }
 }
 

@@ -8,7 +8,7 @@ use super::error::ApiError;
 use super::list::{Rendered, list, one};
 use super::queues::all_queues;
 use super::request::Call;
-use super::scan::{Scope, TopicScan, find_host};
+use super::scan::{Scope, TopicScan};
 use super::state::ManagementState;
 use super::stats::Sum;
 use crate::conn::handshake::{CLUSTER_NAME, VERSION};
@@ -61,7 +61,7 @@ pub(super) async fn overview(state: &ManagementState, call: &Call) -> Result<Ans
     while let Some(page) = queues.next().await? {
         page.iter().for_each(|facts| sum.add(facts, &state.history));
     }
-    find_host(state, DEFAULT_VHOST).await?;
+    state.front.has_vhost(DEFAULT_VHOST).await?;
     let (mut exchanges, mut count) = (TopicScan::new(Scope::new(state, &call.caller, None)), 0);
     while let Some(page) = exchanges.next().await? {
         count += page.len();

@@ -14,18 +14,22 @@ use super::json::{boolean, object, short, table};
 use super::list::{ObjectSource, list, one};
 use super::local::run;
 use super::overview::NODE;
+use super::policies::put_policies;
 use super::request::Call;
 use super::scan::{QueueScan, Scope, find_host, find_queue};
 use super::state::ManagementState;
 use super::stats::{queue_counts, queue_stats};
 use crate::arguments::{queue_type, shown_arguments};
+use crate::metadata::Metadata;
 use crate::names::VirtualHost;
+use crate::policy::PolicyTarget;
 use crate::wire::method::queue;
 
 /// The list of queues.
 pub(super) struct Queues {
     pub scan: QueueScan,
     history: Arc<History>,
+    metadata: Arc<Metadata>,
     /// Only what never changes.
     without_stats: bool,
 }
@@ -43,12 +47,16 @@ impl ObjectSource for Queues {
 
     fn object(&self, facts: QueueFacts) -> Value {
         let history = (!self.without_stats).then_some(&*self.history);
-        Value::Object(queue_object(&facts, history))
+        Value::Object(queue_object(&facts, &self.metadata, history))
     }
 }
 
 /// A queue as an object.
-pub(super) fn queue_object(facts: &QueueFacts, history: Option<&History>) -> Map<String, Value> {
+pub(super) fn queue_object(
+    facts: &QueueFacts,
+    metadata: &Metadata,
+    history: Option<&History>,
+) -> Map<String, Value> {
     let (spec, name) = (&facts.spec, facts.name.as_str());
     let host = VirtualHost::of(name);
     let arguments = shown_arguments(spec);
@@ -63,6 +71,11 @@ pub(super) fn queue_object(facts: &QueueFacts, history: Option<&History>) -> Map
     put("arguments", object(arguments.as_table()));
     put("node", NODE.into());
     put("state", if facts.paused { "stopped" } else { "running" }.into());
+    let target = match queue_type(&arguments) {
+        "quorum" => PolicyTarget::QuorumQueue,
+        _ => PolicyTarget::ClassicQueue,
+    };
+    put_policies(&mut queue, metadata, &host, target, &host.shown(name));
     if let Some(history) = history {
         queue_counts(&mut queue, facts, history);
         queue.insert("message_stats".into(), queue_stats(facts, history));
@@ -76,12 +89,13 @@ pub(super) async fn list_queues(
     host: Option<&str>,
 ) -> Result<Answer, ApiError> {
     let host = match host {
-        Some(host) => Some(find_host(state, host).await?),
+        Some(host) => Some(find_host(state, &call.caller, host).await?),
         None => None,
     };
     let scan = QueueScan::new(Scope::new(state, &call.caller, host));
-    let history = state.history.clone();
-    list(state, call, Queues { scan, history, without_stats: call.flag("disable_stats") }).await
+    let (history, metadata) = (state.history.clone(), state.front.metadata.current());
+    let without_stats = call.flag("disable_stats");
+    list(state, call, Queues { scan, history, metadata, without_stats }).await
 }
 
 pub(super) async fn queue(
@@ -90,11 +104,12 @@ pub(super) async fn queue(
     host: &str,
     name: &str,
 ) -> Result<Answer, ApiError> {
-    let host = find_host(state, host).await?;
+    let host = find_host(state, &call.caller, host).await?;
     match call.method {
         HttpMethod::GET => {
             let facts = find_queue(state, &call.caller, &host, name).await?;
-            let mut queue = queue_object(&facts, Some(&state.history));
+            let mut queue =
+                queue_object(&facts, &state.front.metadata.current(), Some(&state.history));
             queue.insert("consumer_details".into(), consumers_of(state, &facts.name).await);
             Ok(one(call, Value::Object(queue)))
         }
@@ -146,7 +161,7 @@ pub(super) async fn purge(
     if call.method != HttpMethod::DELETE {
         return Err(ApiError::no_method("DELETE, OPTIONS"));
     }
-    let host = find_host(state, host).await?;
+    let host = find_host(state, &call.caller, host).await?;
     find_queue(state, &call.caller, &host, name).await?;
     let purge = queue::Purge { queue: short("name", name)?, ..queue::Purge::default() };
     run(state, &call.caller, &host, &purge).await?;

@@ -16,10 +16,8 @@ use serde_json::{Map, Value};
 
 use super::error::ApiError;
 use super::state::ManagementState;
-use crate::limits;
-
-/// RabbitMQ's tag for a user who may do everything.
-pub(crate) const ADMINISTRATOR: &str = "administrator";
+use crate::users::{ADMINISTRATOR, IMPERSONATOR, MANAGEMENT, MONITORING, POLICYMAKER};
+use crate::{Front, limits};
 
 /// The user behind a request.
 #[derive(Debug, Clone)]
@@ -33,27 +31,57 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
+    fn has(&self, tag: &str) -> bool {
+        self.tags.iter().any(|have| have == tag)
+    }
+
     pub fn is_administrator(&self) -> bool {
-        self.tags.iter().any(|tag| tag == ADMINISTRATOR)
+        self.has(ADMINISTRATOR)
     }
 
     /// Whether the caller may see facts about the node and about other users' connections.
     pub fn is_monitoring(&self) -> bool {
-        self.is_administrator() || self.tags.iter().any(|tag| tag == "monitoring")
+        self.is_administrator() || self.has(MONITORING)
+    }
+
+    /// Whether the caller may change policies and parameters.
+    pub fn is_policymaker(&self) -> bool {
+        self.is_administrator() || self.has(POLICYMAKER)
+    }
+
+    /// Whether the caller's messages may have the `user-id` of another user.
+    pub fn is_impersonator(&self) -> bool {
+        self.has(IMPERSONATOR)
     }
 
     /// Refuses a caller who is not an administrator.
     pub fn require_administrator(&self) -> Result<(), ApiError> {
         match self.is_administrator() {
             true => Ok(()),
-            false => Err(ApiError::not_authorised("User not authorised")),
+            false => Err(ApiError::not_authorised("Not administrator user")),
         }
     }
 
     pub fn require_monitoring(&self) -> Result<(), ApiError> {
         match self.is_monitoring() {
             true => Ok(()),
-            false => Err(ApiError::not_authorised("User not authorised")),
+            false => Err(ApiError::not_authorised("Not monitor user")),
+        }
+    }
+
+    /// Whether the caller may see what is in a virtual host.
+    pub fn sees_vhost(&self, front: &Front, vhost: &str) -> bool {
+        self.is_monitoring() || front.users.may_enter(&self.principal, vhost)
+    }
+
+    /// Refuses a caller who may not see a virtual host, and a virtual host that does not exist.
+    pub async fn require_vhost(&self, front: &Front, vhost: &str) -> Result<(), ApiError> {
+        if !front.has_vhost(vhost).await? {
+            return Err(ApiError::not_found());
+        }
+        match self.sees_vhost(front, vhost) {
+            true => Ok(()),
+            false => Err(ApiError::not_authorised("User not authorised to access virtual host")),
         }
     }
 
@@ -106,7 +134,11 @@ pub(super) async fn read_call(state: &ManagementState, request: Request) -> Resu
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
     let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
     let path = path_segments(parts.uri.path())?;
-    let caller = authenticate(state, &parts.headers, peer).await?;
+    let caller = match parts.extensions.get::<Principal>() {
+        // The port has authenticated the caller.
+        Some(principal) => authorize(state, principal.clone(), principal.name(), peer)?,
+        None => authenticate(state, &parts.headers, peer).await?,
+    };
     if let Some(mark) = parts.extensions.get::<PeerMark>() {
         mark.set_known();
     }
@@ -151,10 +183,27 @@ async fn authenticate(
         return Err(ApiError::login_failed());
     };
     audit.authenticated(&principal, peer, AuditProtocol::RabbitmqManagement);
-    // Until users have tags, those who may manage everything are administrators.
+    authorize(state, principal, &user, peer)
+}
+
+/// The caller with its tags. Without one of those that the API knows, it is refused.
+fn authorize(
+    state: &ManagementState,
+    principal: Principal,
+    user: &str,
+    peer: IpAddr,
+) -> Result<Caller, ApiError> {
+    let mut tags = state.front.users.tags(&principal);
+    // Who may manage everything is an administrator.
     let all = state.front.access.check(&principal, Action::Manage, Resource::EVERYTHING);
-    let tags = if all.is_ok() { vec![ADMINISTRATOR.to_owned()] } else { Vec::new() };
-    Ok(Caller { principal, user, tags, peer })
+    if all.is_ok() && !tags.iter().any(|tag| tag == ADMINISTRATOR) {
+        tags.push(ADMINISTRATOR.to_owned());
+    }
+    let caller = Caller { principal, user: user.to_owned(), tags, peer };
+    match [ADMINISTRATOR, MONITORING, POLICYMAKER, MANAGEMENT].iter().any(|tag| caller.has(tag)) {
+        true => Ok(caller),
+        false => Err(ApiError::not_authorised("Not management user")),
+    }
 }
 
 async fn read_body(

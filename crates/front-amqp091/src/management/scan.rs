@@ -3,20 +3,19 @@
 use std::sync::Arc;
 
 use malote_engine::{Engine, EngineError, QueueFacts, TopicFacts};
-use malote_model::{
-    Access, Action, Address, QueueName, Refusal, Resource, TopicName, limits::LIST_MAX,
-};
+use malote_model::{Action, Address, QueueName, Refusal, Resource, TopicName, limits::LIST_MAX};
 
 use super::error::ApiError;
 use super::request::Caller;
 use super::state::ManagementState;
+use crate::Front;
 use crate::names::VirtualHost;
 
 /// What a list covers, and who sees it.
 #[derive(Clone)]
 pub(crate) struct Scope {
     pub engine: Engine,
-    access: Arc<dyn Access>,
+    front: Arc<Front>,
     caller: Caller,
     /// None for all virtual hosts.
     pub host: Option<VirtualHost>,
@@ -24,31 +23,36 @@ pub(crate) struct Scope {
 
 impl Scope {
     pub fn new(state: &ManagementState, caller: &Caller, host: Option<VirtualHost>) -> Self {
-        let (engine, access) = (state.front.engine.clone(), state.front.access.clone());
-        Self { engine, access, caller: caller.clone(), host }
+        let (engine, front) = (state.front.engine.clone(), state.front.clone());
+        Self { engine, front, caller: caller.clone(), host }
     }
 
     fn sees(&self, name: &str, on: Resource<'_>) -> bool {
-        self.host.as_ref().is_none_or(|host| host.has(name)) && self.may_see(on)
+        let in_scope = match &self.host {
+            Some(host) => host.has(name),
+            None => self.caller.sees_vhost(&self.front, VirtualHost::of(name).name()),
+        };
+        in_scope && self.may_see(on)
     }
 
     /// Whether the caller may do anything with a queue or topic.
     pub fn may_see(&self, on: Resource<'_>) -> bool {
         let who = &self.caller.principal;
         self.caller.is_monitoring()
-            || Action::ALL.into_iter().any(|action| self.access.check(who, action, on).is_ok())
+            || Action::ALL
+                .into_iter()
+                .any(|action| self.front.access.check(who, action, on).is_ok())
     }
 }
 
 /// The virtual host that a path names, if it exists.
 pub(crate) async fn find_host(
     state: &ManagementState,
+    caller: &Caller,
     name: &str,
 ) -> Result<VirtualHost, ApiError> {
-    match state.front.has_vhost(name).await? {
-        true => Ok(VirtualHost::new(name)),
-        false => Err(ApiError::not_found()),
-    }
+    caller.require_vhost(&state.front, name).await?;
+    Ok(VirtualHost::new(name))
 }
 
 /// The facts of a queue that a path names.

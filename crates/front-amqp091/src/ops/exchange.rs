@@ -9,10 +9,11 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::queue_declare::RESERVED;
 use crate::arguments::topic_spec;
-use crate::conn::Conn;
 use crate::conn::completion::Done;
+use crate::conn::{Conn, allow_key};
 use crate::message::{model_value, with_field_value};
 use crate::names::VirtualHost;
+use crate::policy::declared_alternate;
 use crate::refusal::{failed, no_exchange, precondition};
 use crate::wire::error::{Exception, ReplyCode};
 use crate::wire::method::{DecodeMethod as _, exchange};
@@ -182,7 +183,7 @@ impl Conn {
             let topic = topic.map_err(|_| no_exchange(&session.host, &declare.exchange))?;
             let any = [Action::Manage, Action::Receive, Action::Send];
             let allow = |action| self.allow(action, &topic, "exchange", &declare.exchange);
-            if !any.into_iter().any(|action| allow(action).is_ok()) {
+            if !self.sees_names() && !any.into_iter().any(|action| allow(action).is_ok()) {
                 allow(Action::Manage)?;
             }
             self.start_request(number, exchange::Declare::ID, async move {
@@ -196,27 +197,44 @@ impl Conn {
         let spec = topic_spec(&session.host, &declare)?;
         let topic = session.host.topic(&declare.exchange)?;
         self.allow(Action::Manage, &topic, "exchange", &declare.exchange)?;
-        if let Some(alternate) = &spec.alternate {
-            self.allow(Action::Receive, &topic, "exchange", &declare.exchange)?;
-            let shown = session.host.shown_exchange(alternate.as_str());
-            self.allow(Action::Send, alternate, "exchange", &shown)?;
-        }
+        // A new exchange needs these, an existing one does not.
+        let may_create = match &spec.alternate {
+            Some(alternate) => {
+                self.allow(Action::Receive, &topic, "exchange", &declare.exchange).and_then(|()| {
+                    let shown = session.host.shown(alternate.as_str());
+                    self.allow(Action::Send, alternate, "exchange", &shown)
+                })
+            }
+            None => Ok(()),
+        };
         let entry = self.audit(AuditAction::Declare, topic.as_str());
         self.start_request(number, exchange::Declare::ID, async move {
             let host = &session.host;
             let name = &declare.exchange;
-            if name.starts_with(RESERVED) && front.engine.topic(topic.clone()).await.is_err() {
+            if (name.starts_with(RESERVED) || may_create.is_err())
+                && front.engine.topic(topic.clone()).await.is_err()
+            {
+                may_create?;
                 let detail = format!("exchange name '{name}' contains reserved prefix 'amq.*'");
                 return Err(refused(detail));
             }
-            match front.engine.declare_topic(topic, spec).await {
+            match front.engine.declare_topic(topic.clone(), spec.clone()).await {
                 Ok(created) => {
                     if created {
                         front.access.audit().record(entry);
+                        let applied = front.reapply_to_exchange(topic).await;
+                        applied.map_err(|error| failed(host, &error))?;
                     }
                     Ok(Done::Reply(reply))
                 }
                 Err(EngineError::Refused(refusal)) => {
+                    // A policy may have set the alternate exchange; a declaration is compared with the declared one.
+                    if let (Refusal::TopicDiffers { field: "alternate", .. }, Ok(facts)) =
+                        (&refusal, front.engine.topic(topic).await)
+                        && declared_alternate(host, &facts) == spec
+                    {
+                        return Ok(Done::Reply(reply));
+                    }
                     let known = inequivalent(host, name, &refusal);
                     Err(known.unwrap_or_else(|| crate::refusal::refused(host, &refusal)))
                 }
@@ -278,6 +296,7 @@ impl Conn {
         let target = session.host.topic(&bind.destination)?;
         self.allow(Action::Send, &target, "exchange", &bind.destination)?;
         self.allow(Action::Receive, &source, "exchange", &bind.source)?;
+        allow_key(&front, &session, Action::Receive, &bind.source, &bind.routing_key)?;
         let entry = self.audit(AuditAction::Bind, source.as_str()).detail(target.as_str());
         self.start_request(number, exchange::Bind::ID, async move {
             let failed = |error: EngineError| failed(&session.host, &error);
@@ -302,6 +321,7 @@ impl Conn {
         let target = session.host.topic(&unbind.destination)?;
         self.allow(Action::Send, &target, "exchange", &unbind.destination)?;
         self.allow(Action::Receive, &source, "exchange", &unbind.source)?;
+        allow_key(&front, &session, Action::Receive, &unbind.source, &unbind.routing_key)?;
         let entry = self.audit(AuditAction::Unbind, source.as_str()).detail(target.as_str());
         self.start_request(number, exchange::Unbind::ID, async move {
             let rule = rule_name(&unbind.routing_key, &unbind.arguments);

@@ -110,6 +110,8 @@ pub enum Certificate {
 pub struct RabbitmqSettings {
     /// Virtual hosts to create at start, besides `/`.
     pub vhosts: Vec<String>,
+    /// Definitions to import at start.
+    pub definitions: Option<PathBuf>,
     /// Time to acknowledge a message; none for no limit.
     pub consumer_timeout: Option<Duration>,
 }

@@ -63,6 +63,8 @@ settings! {
         "Entities to create at start: a Config.json of Microsoft's Service Bus emulator";
     rabbitmq_vhosts = "rabbitmq_vhosts", "MALOTE_RABBITMQ_VHOSTS", None, false,
         "Virtual hosts of RabbitMQ to create at start, besides /, separated by commas";
+    rabbitmq_definitions = "rabbitmq_definitions", "MALOTE_RABBITMQ_DEFINITIONS", None, false,
+        "Definitions of RabbitMQ to import at start: a JSON file";
     rabbitmq_consumer_timeout = "rabbitmq_consumer_timeout", "MALOTE_RABBITMQ_CONSUMER_TIMEOUT", None, false,
         "Time for a RabbitMQ client to acknowledge a message before its channel is closed, or off";
     public_url = "public_url", "MALOTE_PUBLIC_URL", None, false,

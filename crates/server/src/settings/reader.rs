@@ -45,6 +45,7 @@ impl SettingsReader {
         let vhosts = self.optional("rabbitmq_vhosts").unwrap_or_default();
         let names = vhosts.split(',').map(str::trim).filter(|name| !name.is_empty());
         let vhosts = names.map(str::to_owned).collect();
+        let definitions = self.optional("rabbitmq_definitions").map(PathBuf::from);
         let consumer_timeout = self.parsed("rabbitmq_consumer_timeout", "30m", |text| match text {
             "off" => Ok(None),
             text => parse_duration(text).map(Some).map_err(|_| "a duration such as 30m, or off"),
@@ -85,7 +86,7 @@ impl SettingsReader {
             },
             data: data?,
             servicebus_config,
-            rabbitmq: RabbitmqSettings { vhosts, consumer_timeout: consumer_timeout? },
+            rabbitmq: RabbitmqSettings { vhosts, definitions, consumer_timeout: consumer_timeout? },
             sqs: sqs_settings?,
             log: LogSettings { filter: filter?, format: format? },
             tls: tls?,

@@ -56,6 +56,7 @@ fn flag_beats_environment_beats_file_beats_default() {
             data = "/nowhere/.local/share/malote" # default
             # servicebus_config is not set
             # rabbitmq_vhosts is not set
+            # rabbitmq_definitions is not set
             rabbitmq_consumer_timeout = "30m" # default
             # public_url is not set
             sqs_account = "000000000000" # default

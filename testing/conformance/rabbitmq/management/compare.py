@@ -14,7 +14,6 @@ from api import Api, check, eventually, main, quote
 ERLANG = "facts about the Erlang VM"
 PAGED = "Malote keeps messages on disk and has no copy in memory to count"
 KINDS = "Malote counts deliveries and not which method asked for them"
-POLICY = "policies are shown by the branch that has them"
 AUTHOR = "Malote records who did something in its audit log, not in the object"
 MIRRORS = "there are no mirrored queues"
 RATE = "the history has no samples of this counter"
@@ -77,9 +76,6 @@ ACCEPTED = {
     "consumer_capacity": "Malote does not measure how long consumers wait",
     "exclusive_consumer_tag": "shown as `exclusive` of the consumer",
     "single_active_consumer_tag": "only the engine knows the active consumer, and it has no tags",
-    "policy": POLICY,
-    "operator_policy": POLICY,
-    "effective_policy_definition": POLICY,
     "recoverable_slaves": MIRRORS,
     "slave_nodes": MIRRORS,
     "synchronised_slave_nodes": MIRRORS,
