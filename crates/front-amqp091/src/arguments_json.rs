@@ -2,6 +2,7 @@
 //!
 //! JSON has fewer types: every integer becomes a 64-bit one, every text a long string.
 
+use data_encoding::BASE64;
 use serde_json::{Map, Value, json};
 
 use crate::limits;
@@ -30,7 +31,19 @@ fn value_to_json(value: FieldValue<'_>) -> Value {
         FieldValue::F32(number) => json!(number),
         FieldValue::F64(number) => json!(number),
         FieldValue::Timestamp(seconds) => seconds.into(),
+        FieldValue::Decimal { scale, value } => {
+            json!(f64::from(value) / 10_f64.powi(scale.into()))
+        }
+        FieldValue::String(bytes) | FieldValue::Bytes(bytes) => text_or_base64(bytes),
         _ => Value::Null,
+    }
+}
+
+/// Text, or base64 of bytes that are no text.
+pub(crate) fn text_or_base64(bytes: &[u8]) -> Value {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.into(),
+        Err(_) => BASE64.encode(bytes).into(),
     }
 }
 

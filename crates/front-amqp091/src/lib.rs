@@ -6,6 +6,7 @@
 //! | I/O loop, handshake, channels, confirms, unacknowledged messages | `conn/` |
 //! | one operation each: declare, bind, publish, consume, get, acknowledge, transactions | `ops/` |
 //! | frames, methods, tables, properties: bytes ↔ typed values | [`wire`] |
+//! | open connections, channels and consumers | `registry.rs` |
 //! | names of queues and exchanges, virtual hosts | `names.rs` |
 //! | arguments of queues and exchanges ↔ settings | `arguments.rs` |
 //! | publications → messages, deliveries → content | `message.rs` |
@@ -56,13 +57,14 @@ pub mod names;
 mod ops;
 pub mod policy;
 pub mod refusal;
+mod registry;
 pub mod users;
 mod vhosts;
 pub mod wire;
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -103,6 +105,7 @@ pub struct Front {
     /// Virtual hosts whose predeclared exchanges are known to exist.
     pub(crate) vhosts: Mutex<HashSet<String>>,
     pub(crate) connections: AtomicU64,
+    pub(crate) registry: registry::Registry,
 }
 
 impl Front {
@@ -118,6 +121,7 @@ impl Front {
             exclusive: Mutex::default(),
             vhosts: Mutex::default(),
             connections: AtomicU64::new(1),
+            registry: registry::Registry::default(),
         }
     }
 
@@ -141,6 +145,10 @@ impl Front {
 #[derive(Debug, Clone)]
 pub struct Peer {
     pub address: IpAddr,
+    pub port: u16,
+    /// The address that the peer connected to.
+    pub local: SocketAddr,
+    pub tls: bool,
     /// Set once the peer has authenticated. Until then, the server may close the connection to make room for others.
     pub known: Arc<AtomicBool>,
 }

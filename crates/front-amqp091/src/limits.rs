@@ -95,6 +95,13 @@ pub const MANAGEMENT_BODIES_BYTES_MAX: usize = 64 << 20;
 pub const MANAGEMENT_BODY_PAUSE_MAX: Duration = Duration::from_secs(20);
 /// Parameters in a query; the rest is ignored.
 pub const MANAGEMENT_PARAMETERS_MAX: usize = 64;
+/// Time for a connection to describe itself.
+pub const MANAGEMENT_INQUIRY_MAX: Duration = Duration::from_secs(2);
+/// Inquiries that wait for a connection.
+pub const INQUIRIES_MAX: usize = 4;
+/// Messages that one request gets from a queue, and bytes of their bodies.
+pub const MANAGEMENT_GET_MAX: usize = 10_000;
+pub const MANAGEMENT_GET_BYTES_MAX: usize = 32 << 20;
 /// Objects on a page, as in RabbitMQ.
 pub const MANAGEMENT_PAGE_MAX: usize = 500;
 pub const MANAGEMENT_PAGE_DEFAULT: usize = 100;

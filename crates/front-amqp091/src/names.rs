@@ -44,6 +44,22 @@ impl VirtualHost {
         &self.name
     }
 
+    /// Whether a queue or topic of the engine belongs to this virtual host.
+    pub fn has(&self, engine_name: &str) -> bool {
+        match self.prefix.is_empty() {
+            true => Self::of(engine_name).name == self.name,
+            false => engine_name.starts_with(&self.prefix),
+        }
+    }
+
+    /// The engine's names of this virtual host are after the first text and before the second one. The default one has
+    /// names everywhere.
+    pub(crate) fn bounds(&self) -> Option<(&str, String)> {
+        let first = self.prefix.strip_suffix('/')?;
+        // The character after the slash.
+        Some((first, format!("{first}0")))
+    }
+
     /// The queue of the engine. A name that is too long for it is refused.
     pub fn queue(&self, name: &str) -> Result<QueueName, Exception> {
         QueueName::new(&self.escaped(name)).map_err(|_| invalid("queue", name))

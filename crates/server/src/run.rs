@@ -506,8 +506,13 @@ fn amqp091(api: &Api, front: &Arc<rabbitmq::Front>) -> crate::net::ConnectionHan
         let (front, open) = (front.clone(), metrics.connection("rabbitmq"));
         async move {
             let _open = open;
-            let client =
-                rabbitmq::Peer { address: peer.remote.ip(), known: peer.permit.known.clone() };
+            let client = rabbitmq::Peer {
+                address: peer.remote.ip(),
+                port: peer.remote.port(),
+                local: peer.local,
+                tls: peer.tls.is_some(),
+                known: peer.permit.known.clone(),
+            };
             let served = rabbitmq::serve_peer(stream, front, token.draining_token(), client);
             if let Err(error) = served.await {
                 tracing::debug!(conn = peer.conn, front = peer.front, %error, "connection ended");

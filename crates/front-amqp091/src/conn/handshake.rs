@@ -45,6 +45,11 @@ pub(crate) struct Session {
     /// Seconds; 0 for none.
     pub heartbeat: u16,
     pub capabilities: Capabilities,
+    /// How the client signed in.
+    pub mechanism: String,
+    pub client_properties: FieldTable,
+    /// The front end that administrative operations are recorded for.
+    pub protocol: AuditProtocol,
 }
 
 /// What the client understands, of what changes the server's behaviour.
@@ -232,6 +237,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<'_, S> {
             frame_max,
             heartbeat,
             capabilities,
+            mechanism: start_ok.mechanism.as_str().to_owned(),
+            client_properties: start_ok.client_properties.as_table().to_owned(),
+            protocol: AuditProtocol::Rabbitmq,
         })
     }
 }

@@ -91,6 +91,8 @@ where
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 count => {
                     unwritten.advance(count);
+                    conn.traffic.sent_bytes += count as u64;
+                    conn.traffic.writes += 1;
                     heartbeats.sent = Instant::now();
                     // Consumers without a prefetch limit get credit for what was written.
                     conn.written();
@@ -98,7 +100,11 @@ where
             },
             read = reader.read_buf(&mut conn.input), if wants_input => match read? {
                 0 => return Ok(()),
-                _ => heartbeats.received = Instant::now(),
+                count => {
+                    heartbeats.received = Instant::now();
+                    conn.traffic.received_bytes += count as u64;
+                    conn.traffic.reads += 1;
+                }
             },
             Some(completion) = conn.pending.next(), if !conn.pending.is_empty() => {
                 conn.complete(completion);
@@ -121,6 +127,7 @@ where
                 None => engine_over = true,
             },
             Some(reply) = conn.direct_replies.recv() => conn.direct_reply(reply),
+            Some(inquiry) = conn.inquiries.recv() => conn.answer_inquiry(inquiry),
             version = &mut changed => {
                 changed = access.changed(version);
                 conn.recheck_permissions();

@@ -1,17 +1,15 @@
 //! Queues, exchanges and bindings ↔ definitions.
 
 use malote_engine::{Binding, EngineError, QueueFacts, TopicFacts};
-use malote_model::{
-    Address, Filter, HashOn, HeadersMatch, Refusal, TopicKind, Value as ModelValue,
-};
-use serde_json::{Map, Value, json};
+use malote_model::{Address, HashOn, Refusal, TopicKind};
+use serde_json::Map;
 
 use super::{BindingDefinition, DestinationKind, ExchangeDefinition, QueueDefinition};
 use crate::Front;
 use crate::arguments::{check_equivalent, shown_arguments, topic_spec};
 use crate::arguments_json::{to_json, to_table};
 use crate::names::VirtualHost;
-use crate::ops::exchange::binding_rule;
+use crate::ops::exchange::{binding_parts, binding_rule};
 use crate::policy::{declared_alternate, queue_spec_with};
 use crate::refusal::failed;
 use crate::wire::error::Exception;
@@ -214,52 +212,13 @@ pub(super) fn binding_definition(
         Address::Queue(queue) => (DestinationKind::Queue, queue.as_str()),
         Address::Topic(topic) => (DestinationKind::Exchange, topic.as_str()),
     };
-    let rule = &binding.rule;
-    let (routing_key, mut arguments) = match &rule.filter {
-        Filter::Key(key) | Filter::Pattern(key) => (key.clone(), Map::new()),
-        Filter::Weight(weight) => (weight.to_string(), Map::new()),
-        // The name of the rule is the key, then a tilde if the key does not identify the binding.
-        _ => {
-            (rule.name.rsplit_once('~').map_or(&*rule.name, |(key, _)| key).to_owned(), Map::new())
-        }
-    };
-    if let Filter::Headers(headers) = &rule.filter {
-        let mode = match headers.mode {
-            HeadersMatch::All => "all",
-            HeadersMatch::Any => "any",
-            HeadersMatch::AllWithX => "all-with-x",
-            HeadersMatch::AnyWithX => "any-with-x",
-        };
-        arguments.insert("x-match".into(), mode.into());
-        for (name, value) in &headers.values {
-            let value = value.as_ref().map_or(Value::Null, model_to_json);
-            arguments.insert(name.clone(), value);
-        }
-    }
+    let (routing_key, arguments) = binding_parts(&binding.rule);
     Some(BindingDefinition {
         source: host.shown(source.name.as_str()).into_owned(),
         vhost: Some(host.name().to_owned()),
         destination: host.shown(destination).into_owned(),
         destination_type,
         routing_key,
-        arguments,
+        arguments: to_json(arguments.as_table()),
     })
-}
-
-fn model_to_json(value: &ModelValue) -> Value {
-    match value {
-        ModelValue::Bool(flag) => (*flag).into(),
-        ModelValue::I8(number) => (*number).into(),
-        ModelValue::I16(number) => (*number).into(),
-        ModelValue::I32(number) => (*number).into(),
-        ModelValue::I64(number) => (*number).into(),
-        ModelValue::U8(number) => (*number).into(),
-        ModelValue::U16(number) => (*number).into(),
-        ModelValue::U32(number) => (*number).into(),
-        ModelValue::U64(number) => (*number).into(),
-        ModelValue::F32(number) => json!(number),
-        ModelValue::F64(number) => json!(number),
-        ModelValue::String(text) => text.as_str().into(),
-        _ => Value::Null,
-    }
 }

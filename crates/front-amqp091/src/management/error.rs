@@ -63,16 +63,6 @@ impl ApiError {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", reason)
     }
 
-    /// A stable word for the audit log.
-    pub fn audit_reason(&self) -> &'static str {
-        match self.status {
-            StatusCode::UNAUTHORIZED => "not_authorised",
-            StatusCode::NOT_FOUND => "not_found",
-            StatusCode::BAD_REQUEST => "bad_request",
-            _ => "failed",
-        }
-    }
-
     pub fn response(&self) -> Response<Body> {
         let body = match self.error {
             "" => Body::empty(),

@@ -30,7 +30,7 @@ pub(crate) trait ObjectSource: Send + 'static {
     /// What the parameter `name` is compared with.
     fn name<'i>(&self, item: &'i Self::Item) -> Cow<'i, str>;
 
-    fn object(&self, item: &Self::Item) -> Value;
+    fn object(&self, item: Self::Item) -> Value;
 }
 
 /// Objects that are in memory, with their names.
@@ -53,8 +53,8 @@ impl ObjectSource for Rendered {
         Cow::Borrowed(name)
     }
 
-    fn object(&self, (_, object): &Self::Item) -> Value {
-        object.clone()
+    fn object(&self, (_, object): Self::Item) -> Value {
+        object
     }
 }
 
@@ -107,7 +107,7 @@ fn stream_all(source: impl ObjectSource, columns: Columns) -> Answer {
             }
         };
         let mut chunk = String::new();
-        for item in &items {
+        for item in items {
             if !std::mem::take(&mut is_first) {
                 chunk.push(',');
             }
@@ -128,9 +128,9 @@ async fn count_through(
     let (first, last) = page.range();
     let mut objects = Vec::new();
     while let Some(items) = source.next().await? {
-        for item in &items {
+        for item in items {
             total += 1;
-            if page.matches(&source.name(item)) {
+            if page.matches(&source.name(&item)) {
                 if (first..last).contains(&filtered) {
                     objects.push(columns.select(source.object(item)));
                 }
@@ -150,9 +150,9 @@ async fn sorted(
     let (mut total, mut bytes) = (0, 0);
     let mut rows: Vec<(Value, String)> = Vec::new();
     while let Some(items) = source.next().await? {
-        for item in &items {
+        for item in items {
             total += 1;
-            if page.as_ref().is_some_and(|page| !page.matches(&source.name(item))) {
+            if page.as_ref().is_some_and(|page| !page.matches(&source.name(&item))) {
                 continue;
             }
             let object = source.object(item);

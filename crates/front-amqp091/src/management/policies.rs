@@ -2,7 +2,7 @@
 
 use axum::http::Method;
 use malote_model::AuditAction;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::administration::{deleted, done, list_of};
 use super::answer::Answer;
@@ -10,7 +10,9 @@ use super::error::ApiError;
 use super::list;
 use super::request::Call;
 use super::state::ManagementState;
-use crate::policy::PolicyKind;
+use crate::metadata::Metadata;
+use crate::names::VirtualHost;
+use crate::policy::{EffectivePolicy, PolicyKind, PolicyTarget};
 
 pub(super) async fn route(
     state: &ManagementState,
@@ -88,4 +90,21 @@ async fn put(
     let is_new = state.front.put_policy(kind, vhost, name, &call.object()?).await?;
     let entry = call.caller.audit_in(AuditAction::Update, "policy", vhost, name);
     Ok(done(state, entry, is_new))
+}
+
+/// The fields of a queue or exchange that tell its policies.
+pub(super) fn put_policies(
+    object: &mut Map<String, Value>,
+    metadata: &Metadata,
+    host: &VirtualHost,
+    target: PolicyTarget,
+    name: &str,
+) {
+    let effective = EffectivePolicy::of(metadata, host.name(), target, name);
+    object.insert("policy".into(), effective.policy.into());
+    if target != PolicyTarget::Exchange {
+        object.insert("operator_policy".into(), effective.operator_policy.into());
+        let definition = Value::Object(effective.definition);
+        object.insert("effective_policy_definition".into(), definition);
+    }
 }

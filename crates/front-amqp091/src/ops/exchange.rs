@@ -1,5 +1,6 @@
 //! `exchange.declare`, `exchange.delete`, `exchange.bind`, `exchange.unbind`, and bindings as rules.
 
+use data_encoding::BASE64URL_NOPAD;
 use malote_engine::EngineError;
 use malote_model::{
     Action, Address, AuditAction, Filter, Headers, HeadersMatch, Refusal, Rule, TopicKind,
@@ -10,7 +11,7 @@ use super::queue_declare::RESERVED;
 use crate::arguments::topic_spec;
 use crate::conn::completion::Done;
 use crate::conn::{Conn, allow_key};
-use crate::message::model_value;
+use crate::message::{model_value, with_field_value};
 use crate::names::VirtualHost;
 use crate::policy::declared_alternate;
 use crate::refusal::{failed, no_exchange, precondition};
@@ -30,13 +31,52 @@ pub(crate) fn not_on_default(exchange: &str) -> Result<(), Exception> {
     }
 }
 
-/// The rule of a binding is named after its key and arguments: both identify it.
+/// The rule of a binding is named after its key and arguments: both identify it. Arguments that are too long for a name
+/// are represented by a hash.
 pub(crate) fn rule_name(key: &str, arguments: &FieldTable) -> String {
-    match arguments.is_empty() && !key.is_empty() && !key.contains('~') {
-        true => key.to_owned(),
-        false if arguments.is_empty() => format!("{key}~"),
+    if arguments.is_empty() {
+        let plain = !key.is_empty() && !key.contains('~');
+        return if plain { key.to_owned() } else { format!("{key}~") };
+    }
+    let encoded = BASE64URL_NOPAD.encode(arguments.as_bytes());
+    match key.len() + encoded.len() + 2 <= malote_model::limits::RULE_NAME_BYTES_MAX {
+        true => format!("{key}~={encoded}"),
         false => format!("{key}~{:016x}", xxh3_64(arguments.as_bytes())),
     }
+}
+
+/// The routing key and the arguments of a binding. Arguments that were too long for the name of the rule are known only
+/// for a headers exchange.
+pub(crate) fn binding_parts(rule: &Rule) -> (String, FieldTable) {
+    let (named_key, suffix) = rule.name.rsplit_once('~').unwrap_or((&rule.name, ""));
+    let stored = suffix.strip_prefix('=').and_then(|encoded| {
+        let bytes = BASE64URL_NOPAD.decode(encoded.as_bytes()).ok()?;
+        FieldTable::parse(bytes.into()).ok()
+    });
+    let (key, derived) = match &rule.filter {
+        Filter::Key(key) | Filter::Pattern(key) => (key.clone(), FieldTable::default()),
+        Filter::Weight(weight) => (weight.to_string(), FieldTable::default()),
+        Filter::Headers(headers) => (named_key.to_owned(), headers_table(headers)),
+        _ => (named_key.to_owned(), FieldTable::default()),
+    };
+    (key, stored.unwrap_or(derived))
+}
+
+fn headers_table(headers: &Headers) -> FieldTable {
+    let mode = match headers.mode {
+        HeadersMatch::All => "all",
+        HeadersMatch::Any => "any",
+        HeadersMatch::AllWithX => "all-with-x",
+        HeadersMatch::AnyWithX => "any-with-x",
+    };
+    let mut table = FieldTable::builder().with("x-match", mode);
+    for (name, value) in &headers.values {
+        match value {
+            Some(value) => with_field_value(value, &mut |value| table.put(name, value)),
+            None => table.put(name, FieldValue::Void),
+        }
+    }
+    table.build()
 }
 
 /// A binding as a rule.
