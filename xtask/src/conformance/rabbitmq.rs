@@ -39,8 +39,11 @@ pub(super) fn steps(against: Against, depth: Depth) -> Vec<Step> {
             management(against, "rabbitmqadmin.py")
         }));
         steps.push(step("rabbitmq keda", |against| management(against, "keda.py")));
+        steps.push(step("rabbitmq users", |against| management(against, "users.py")));
         if against == Against::Malote {
-            steps.push(Step::new("rabbitmq management fields", compare_management));
+            let compare = |program| move || compare_management(program);
+            steps.push(Step::new("rabbitmq management fields", compare("compare.py")));
+            steps.push(Step::new("rabbitmq definitions", compare("definitions.py")));
         }
     }
     steps
@@ -97,9 +100,11 @@ fn management(against: Against, program: &str) -> Result<Outcome> {
     command.arg("-B").arg(sources("management").join(program));
     let mut run = |url: String, vhost: &str, port: u16| {
         command.args([url.as_str(), vhost]);
-        if program == "rabbitmqadmin.py" {
-            command.arg(&admin).arg(port.to_string());
-        }
+        match program {
+            "rabbitmqadmin.py" => command.arg(&admin).arg(port.to_string()),
+            "users.py" => command.arg(port.to_string()),
+            _ => &mut command,
+        };
         run_checks(&mut command)
     };
     match against {
@@ -118,8 +123,8 @@ fn real_with_management() -> Result<RabbitMq> {
     RabbitMq::start_with_management().context("the real RabbitMQ does not start")
 }
 
-/// Asks a real RabbitMQ and Malote the same requests.
-fn compare_management() -> Result<Outcome> {
+/// Runs a program of `management` with a real RabbitMQ and Malote.
+fn compare_management(program: &str) -> Result<Outcome> {
     if let Some(skipped) = skip_if_missing()? {
         return Ok(skipped);
     }
@@ -129,9 +134,16 @@ fn compare_management() -> Result<Outcome> {
     };
     let (real, ours) = (real_with_management()?, Malote::start()?);
     let mut command = Command::new(python);
-    command.arg("-B").arg(sources("management").join("compare.py"));
-    command.args([&real.management_url().unwrap_or_default(), "0", &real.port().to_string()]);
-    command.args([&ours.management_url(), "/", &ours.port.to_string()]);
+    command.arg("-B").arg(sources("management").join(program));
+    for (url, vhost, port) in [
+        (real.management_url().unwrap_or_default(), "0", real.port()),
+        (ours.management_url(), "/", ours.port),
+    ] {
+        command.args([url.as_str(), vhost]);
+        if program == "compare.py" {
+            command.arg(port.to_string());
+        }
+    }
     run_checks(&mut command)
 }
 

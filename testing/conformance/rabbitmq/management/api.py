@@ -63,6 +63,8 @@ class Api:
         request = urllib.request.Request(self.base + path, data=data, method=method)
         token = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
         request.add_header("Authorization", f"Basic {token}")
+        if data is not None:
+            request.add_header("Content-Type", "application/json")
         for name, value in headers:
             request.add_header(name, value)
         try:
