@@ -9,6 +9,7 @@ use malote_model::{
     When,
 };
 
+use crate::conn::handshake::Session;
 use crate::names::VirtualHost;
 use crate::ops::publish::asks_reply;
 use crate::ops::settle::REJECTED;
@@ -47,7 +48,7 @@ pub(crate) struct Outgoing<'d> {
 /// Checks a publication of `user`. `replies` is the name for direct replies of its channel.
 pub(crate) fn incoming(
     mut publication: Publication,
-    user: &str,
+    session: &Session,
     replies: Option<&str>,
     now: Timestamp,
 ) -> Result<Incoming, Exception> {
@@ -56,8 +57,10 @@ pub(crate) fn incoming(
     let headers = given.headers.unwrap_or_default();
     let blind_keys = keys(headers, BCC)?;
     if let Some(claimed) = given.user_id
-        && claimed != user.as_bytes()
+        && claimed != session.user.as_bytes()
+        && !session.impersonates
     {
+        let user = &session.user;
         let claimed = String::from_utf8_lossy(claimed);
         return Err(precondition(format!(
             "user_id property set to '{claimed}' but authenticated user was '{user}'"

@@ -40,6 +40,7 @@ const KNOWN: &[&str] = &[
     "pip3",
     "python",
     "python3",
+    "rabbitmqadmin",
     "rm",
     "sudo",
     "systemctl",

@@ -52,9 +52,11 @@ fn flag_beats_environment_beats_file_beats_default() {
             amqp = "off" # malote.toml
             amqps = "off" # default
             servicebus_admin = "127.0.0.1:5300" # default
+            rabbitmq_management = "off" # default
             data = "/nowhere/.local/share/malote" # default
             # servicebus_config is not set
             # rabbitmq_vhosts is not set
+            # rabbitmq_definitions is not set
             rabbitmq_consumer_timeout = "30m" # default
             # public_url is not set
             sqs_account = "000000000000" # default
