@@ -11,9 +11,9 @@ use crate::context::{ContextCommand, ServerAddress};
 use crate::failure::Failure;
 use crate::output::{Format, Output};
 use crate::{
-    audit, backup, bench, bridge, completions, config, dlq, health, key, peek, queue, receive,
-    request, restore, rule, saga, send, serve, session, settle, subscription, tail, token, topic,
-    topology, user, verify, version, work,
+    audit, backup, bench, bridge, completions, config, dlq, health, import, key, peek, queue,
+    receive, request, restore, rule, saga, send, serve, session, settle, subscription, tail, token,
+    topic, topology, user, verify, version, work,
 };
 
 /// A durable message broker: queues with FIFO sessions, dead letters, delays and schedules
@@ -98,6 +98,7 @@ pub(crate) enum Command {
     Saga(saga::Saga),
     Apply(topology::Apply),
     Export(topology::Export),
+    Import(import::Import),
     User(user::User),
     Key(key::Key),
     Token(token::Token),
@@ -134,6 +135,7 @@ impl Command {
             Self::Saga(command) => command.run(),
             Self::Apply(command) => command.run(),
             Self::Export(command) => command.run(),
+            Self::Import(command) => command.run(),
             Self::User(command) => command.run(),
             Self::Key(command) => command.run(),
             Self::Token(command) => command.run(),

@@ -19,6 +19,7 @@ mod dlq;
 mod failure;
 mod files;
 mod health;
+mod import;
 mod key;
 mod message;
 mod output;

@@ -36,7 +36,7 @@ fn arg(key: &Key) -> Option<Arg> {
         arg.action(ArgAction::Append).value_name("NAME")
     } else {
         arg.value_name(match key.name.rsplit(['.', '_']).next() {
-            Some("http" | "sqs" | "amqp" | "amqps" | "servicebus-admin") => "ADDRESS",
+            Some("http" | "sqs" | "amqp" | "amqps" | "admin" | "management") => "ADDRESS",
             Some("data") => "DIR",
             Some("cert" | "key" | "config") => "FILE",
             Some("timeout") => "TIME",

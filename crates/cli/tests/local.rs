@@ -25,7 +25,7 @@ fn users_keys_and_tokens_are_stored_in_the_data_directory() {
     .assert_eq(&run("user grant ana send,receive 'orders-*'").to_string());
     run("user grant ana manage orders-eu");
     expect![[r#"
-        NAME  PASSWORD  MAY
+        NAME  PASSWORD  MAY                                      TAGS
         ana   no        send,receive orders-*; manage orders-eu
     "#]]
     .assert_eq(&run("user ls").out);
@@ -54,6 +54,56 @@ fn users_keys_and_tokens_are_stored_in_the_data_directory() {
     assert_eq!(run("user rm ana").code, 0);
     assert_eq!(run("token ls").out, "", "they go with their user");
     assert!(home.path().join(".local/share/malote/credentials.toml").exists());
+}
+
+#[test]
+fn users_have_tags_and_permissions_of_rabbitmq() {
+    let home = tempfile::tempdir().unwrap();
+    let run = |line: &str| local(home.path(), line);
+    run("user add ana --no-password");
+    expect![[r#"
+        --- stderr
+        tags of `ana`: monitoring, mine
+    "#]]
+    .assert_eq(&run("user tags ana monitoring mine").to_string());
+    expect![[r#"
+        --- stderr
+        `ana` in vhost dev: configure '^a', write '.*', read ''
+    "#]]
+    .assert_eq(&run("user permit ana --vhost dev ^a .* ''").to_string());
+    run("user permit ana .* .* .*");
+    expect![[r#"
+        NAME  PASSWORD  MAY                                                                                             TAGS
+        ana   no        vhost dev: configure '^a', write '.*', read ''; vhost /: configure '.*', write '.*', read '.*'  monitoring,mine
+    "#]]
+    .assert_eq(&run("user ls").out);
+    assert_eq!(run("user forbid ana --vhost dev").code, 0);
+    assert_eq!(run("user forbid ana --vhost dev").code, 3);
+    assert_eq!(run("user forbid nobody").code, 3);
+    assert_eq!(run("user tags nobody x").code, 3);
+    let bad = run("user permit ana ( .* .*");
+    assert_eq!(bad.code, 2);
+    assert!(bad.err.contains("unclosed group"), "{}", bad.err);
+}
+
+#[test]
+fn definitions_of_rabbitmq_are_imported() {
+    let server = Server::start();
+    let queue = |arguments: &str| {
+        format!(
+            r#"{{"queues":[{{"name":"q","vhost":"/","durable":true,"auto_delete":false,"arguments":{arguments}}}]}}"#
+        )
+    };
+    let import = |text: &str| server.run_with("import -", text);
+    let imported = import(&queue("{}"));
+    assert_eq!((imported.code, imported.out.as_str()), (0, ""), "{}", imported.err);
+    assert!(server.run("queue ls -o name").out.contains('q'));
+    let left = import(&queue("{\"x-max-length\":1}"));
+    assert_eq!(left.out, "queue 'q' in vhost '/': exists with other settings\n");
+    let refused = import(&queue("{\"x-max-length\":\"many\"}"));
+    assert_eq!(refused.code, 1);
+    assert!(refused.err.contains("queue 'q' in vhost '/'"), "{}", refused.err);
+    assert_eq!(import("nonsense").code, 2);
 }
 
 #[test]

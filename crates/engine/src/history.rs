@@ -115,6 +115,14 @@ impl History {
         self.all.lock().update(now, facts, Series::add);
     }
 
+    /// The last two samples of a queue, the older one first, if it has samples.
+    pub fn recent(&self, queue: &QueueName) -> Option<(Option<QueueSample>, QueueSample)> {
+        let all = self.all.lock();
+        let samples = &all.series.get(queue)?.samples;
+        let before = samples.len().checked_sub(2).map(|at| samples[at]);
+        Some((before, *samples.back()?))
+    }
+
     /// The samples of a queue, oldest first.
     pub fn of(&self, queue: &QueueName) -> Vec<QueueSample> {
         let all = self.all.lock();

@@ -21,7 +21,7 @@ use crate::wire::table::{FieldTable, FieldValue};
 const ARGUMENTS_LABEL: &str = "amqp091.arguments";
 const TYPE: &str = "x-queue-type";
 const TYPE_CLASSIC: &str = "classic";
-const TYPE_QUORUM: &str = "quorum";
+pub(crate) const TYPE_QUORUM: &str = "quorum";
 const EXPIRES: &str = "x-expires";
 const MESSAGE_TTL: &str = "x-message-ttl";
 const DLX: &str = "x-dead-letter-exchange";
@@ -241,7 +241,7 @@ fn overflow(arguments: &Arguments<'_>, has_target: bool) -> Result<Overflow, Exc
 }
 
 /// The arguments that a queue was declared with; `None` for a queue of another protocol.
-fn stored(spec: &QueueSpec) -> Option<FieldTable> {
+pub(crate) fn stored(spec: &QueueSpec) -> Option<FieldTable> {
     let label = spec.labels.get(ARGUMENTS_LABEL)?;
     FieldTable::parse(BASE64.decode(label.as_bytes()).ok()?.into()).ok()
 }

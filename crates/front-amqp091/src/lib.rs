@@ -6,10 +6,16 @@
 //! | I/O loop, handshake, channels, confirms, unacknowledged messages | `conn/` |
 //! | one operation each: declare, bind, publish, consume, get, acknowledge, transactions | `ops/` |
 //! | frames, methods, tables, properties: bytes ↔ typed values | [`wire`] |
+//! | open connections, channels and consumers | `registry.rs` |
 //! | names of queues and exchanges, virtual hosts | `names.rs` |
 //! | arguments of queues and exchanges ↔ settings | `arguments.rs` |
 //! | publications → messages, deliveries → content | `message.rs` |
+//! | users, tags and permissions | [`users`]; expressions over names: [`name_expression`] |
+//! | policies, and what they do to queues and exchanges | [`policy`] |
+//! | virtual hosts, policies and parameters as stored | [`metadata`] |
+//! | RabbitMQ's definitions: import and export | [`definitions`] |
 //! | refusals → reply codes and texts | `refusal.rs` |
+//! | the management API over HTTP | `management/` |
 //! | bounds of the protocol and of this front end | [`limits`] |
 //!
 //! # How RabbitMQ maps onto the engine
@@ -36,20 +42,29 @@
 
 #![allow(missing_docs, reason = "used by the server only")]
 
+mod administration;
 mod arguments;
+mod arguments_json;
 mod conn;
+pub mod definitions;
 pub mod limits;
 mod listen;
+mod management;
 mod message;
+pub mod metadata;
+pub mod name_expression;
 pub mod names;
 mod ops;
+pub mod policy;
 pub mod refusal;
+mod registry;
+pub mod users;
 mod vhosts;
 pub mod wire;
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -59,12 +74,20 @@ use malote_engine::Engine;
 use malote_model::{Access, Principal, QueueName};
 use parking_lot::Mutex;
 
+pub use administration::AdministrationError;
 #[doc(hidden)]
 pub use conn::handshake::credentials;
 pub use listen::{serve_connection, serve_peer};
+pub use management::{ListenerFacts, ManagementApi, management_busy};
 #[doc(hidden)]
 pub use message::is_acceptable;
 pub use ops::reply_to::ReplyInbox;
+
+use metadata::{MetadataStore, NoFile};
+use users::Users;
+
+/// The only user of a broker without credentials; also its password.
+const GUEST: &str = "guest";
 
 /// State shared by all connections.
 pub struct Front {
@@ -73,6 +96,10 @@ pub struct Front {
     pub access: Arc<dyn Access>,
     /// Verifies credentials.
     pub keys: Arc<dyn Keys>,
+    /// Tags and permissions.
+    pub users: Arc<dyn Users>,
+    /// Virtual hosts, policies and parameters.
+    pub metadata: Arc<MetadataStore>,
     /// How long a message may be unacknowledged; none for no limit.
     pub consumer_timeout: Option<Duration>,
     /// Requesters that wait for direct replies, by the name that they gave.
@@ -82,6 +109,7 @@ pub struct Front {
     /// Virtual hosts whose predeclared exchanges are known to exist.
     pub(crate) vhosts: Mutex<HashSet<String>>,
     pub(crate) connections: AtomicU64,
+    pub(crate) registry: registry::Registry,
 }
 
 impl Front {
@@ -90,11 +118,29 @@ impl Front {
             engine,
             access,
             keys,
+            users: Arc::new(users::NoUsers),
+            metadata: Arc::new(MetadataStore::open(NoFile).expect("nothing is read")),
             consumer_timeout: Some(limits::CONSUMER_TIMEOUT),
             replies: Mutex::default(),
             exclusive: Mutex::default(),
             vhosts: Mutex::default(),
             connections: AtomicU64::new(1),
+            registry: registry::Registry::default(),
+        }
+    }
+
+    /// Verifies a password. A server without credentials has only the user `guest`. As in RabbitMQ, `guest` may sign in
+    /// from this machine only, whatever its password is.
+    pub(crate) async fn verify(
+        &self,
+        user: &str,
+        password: &str,
+        peer: IpAddr,
+    ) -> Option<Principal> {
+        match self.keys.is_open() {
+            _ if user == GUEST && !peer.to_canonical().is_loopback() => None,
+            true => (user == GUEST && password == GUEST).then(Principal::anonymous),
+            false => self.keys.verify_password(user, password, peer).await,
         }
     }
 }
@@ -103,6 +149,10 @@ impl Front {
 #[derive(Debug, Clone)]
 pub struct Peer {
     pub address: IpAddr,
+    pub port: u16,
+    /// The address that the peer connected to.
+    pub local: SocketAddr,
+    pub tls: bool,
     /// Set once the peer has authenticated. Until then, the server may close the connection to make room for others.
     pub known: Arc<AtomicBool>,
 }

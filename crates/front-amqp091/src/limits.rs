@@ -74,3 +74,51 @@ pub const BLOCKED_RETRY: Duration = Duration::from_millis(500);
 pub const QUORUM_DELIVERY_LIMIT: u32 = 20;
 /// The window in which a queue with `x-message-deduplication` remembers keys, unless `x-cache-ttl` says otherwise.
 pub const DEDUP_WINDOW_MS: u64 = 5 * 60 * 1000;
+
+/// Bytes of a regular expression in a permission or policy.
+pub const PATTERN_BYTES_MAX: usize = 1_024;
+/// Bytes of its compiled form, and of the cache of each thread that matches it.
+pub const PATTERN_PROGRAM_BYTES_MAX: usize = 128 << 10;
+/// Tags of a user or virtual host.
+pub const TAGS_MAX: usize = 32;
+/// Bytes of one tag.
+pub const TAG_BYTES_MAX: usize = 128;
+/// Permissions of one user: virtual hosts, and exchanges with a topic permission.
+pub const PERMISSIONS_MAX: usize = 4_096;
+/// Virtual hosts.
+pub const VHOSTS_MAX: usize = 1_024;
+/// Policies and operator policies together. Each declaration compares its name with those of its virtual host.
+pub const POLICIES_MAX: usize = 1_024;
+/// Runtime parameters, global ones included.
+pub const PARAMETERS_MAX: usize = 4_096;
+/// Bytes of the name of a policy, parameter or component.
+pub const METADATA_NAME_BYTES_MAX: usize = 255;
+/// Bytes of one definition of a policy or value of a parameter, as JSON.
+pub const METADATA_VALUE_BYTES_MAX: usize = 32 << 10;
+/// Bytes of all policies, parameters and virtual hosts, as JSON.
+pub const METADATA_BYTES_MAX: usize = 8 << 20;
+
+/// Bytes of the body of a request to the management API, as in RabbitMQ.
+pub const MANAGEMENT_BODY_BYTES_MAX: usize = 20_000_000;
+/// Bytes of all bodies that are read or handled.
+pub const MANAGEMENT_BODIES_BYTES_MAX: usize = 64 << 20;
+/// A body that brings no byte for this time is given up.
+pub const MANAGEMENT_BODY_PAUSE_MAX: Duration = Duration::from_secs(20);
+/// Parameters in a query; the rest is ignored.
+pub const MANAGEMENT_PARAMETERS_MAX: usize = 64;
+/// Time for a connection to describe itself.
+pub const MANAGEMENT_INQUIRY_MAX: Duration = Duration::from_secs(2);
+/// Inquiries that wait for a connection.
+pub const INQUIRIES_MAX: usize = 4;
+/// Messages that one request gets from a queue, and bytes of their bodies.
+pub const MANAGEMENT_GET_MAX: usize = 10_000;
+pub const MANAGEMENT_GET_BYTES_MAX: usize = 32 << 20;
+/// Objects on a page, as in RabbitMQ.
+pub const MANAGEMENT_PAGE_MAX: usize = 500;
+pub const MANAGEMENT_PAGE_DEFAULT: usize = 100;
+/// Bytes of a list that is sorted.
+pub const MANAGEMENT_SORTED_BYTES_MAX: usize = 32 << 20;
+/// Lists that are sorted at the same time.
+pub const MANAGEMENT_SORTS_MAX: usize = 2;
+/// Bytes of a compiled regular expression.
+pub const MANAGEMENT_REGEX_BYTES_MAX: usize = 1 << 20;

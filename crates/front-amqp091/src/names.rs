@@ -44,6 +44,22 @@ impl VirtualHost {
         &self.name
     }
 
+    /// Whether a queue or topic of the engine belongs to this virtual host.
+    pub fn has(&self, engine_name: &str) -> bool {
+        match self.prefix.is_empty() {
+            true => Self::of(engine_name).name == self.name,
+            false => engine_name.starts_with(&self.prefix),
+        }
+    }
+
+    /// The engine's names of this virtual host are after the first text and before the second one. The default one has
+    /// names everywhere.
+    pub(crate) fn bounds(&self) -> Option<(&str, String)> {
+        let first = self.prefix.strip_suffix('/')?;
+        // The character after the slash.
+        Some((first, format!("{first}0")))
+    }
+
     /// The queue of the engine. A name that is too long for it is refused.
     pub fn queue(&self, name: &str) -> Result<QueueName, Exception> {
         QueueName::new(&self.escaped(name)).map_err(|_| invalid("queue", name))
@@ -53,6 +69,14 @@ impl VirtualHost {
     pub fn topic(&self, name: &str) -> Result<TopicName, Exception> {
         let name = if name.is_empty() { DEFAULT_EXCHANGE } else { name };
         TopicName::new(&self.escaped(name)).map_err(|_| invalid("exchange", name))
+    }
+
+    /// Whether a queue or topic of the engine is in this virtual host.
+    pub fn owns(&self, engine_name: &str) -> bool {
+        match self.prefix.is_empty() {
+            true => Self::of(engine_name).name == self.name,
+            false => engine_name.starts_with(&self.prefix),
+        }
     }
 
     fn escaped<'n>(&self, name: &'n str) -> Cow<'n, str> {
@@ -73,6 +97,14 @@ impl VirtualHost {
     /// The name of a queue that clients of this virtual host see.
     pub fn shown<'n>(&self, name: &'n str) -> Cow<'n, str> {
         unescape(name.strip_prefix(self.prefix.as_str()).unwrap_or(name))
+    }
+}
+
+/// The virtual host of a queue or topic of the engine, and its name there.
+pub fn split(engine_name: &str) -> (Cow<'_, str>, Cow<'_, str>) {
+    match engine_name.strip_prefix('~').and_then(|rest| rest.split_once('/')) {
+        Some((host, name)) => (unescape(host), unescape(name)),
+        None => (Cow::Borrowed(DEFAULT_VHOST), unescape(engine_name)),
     }
 }
 
@@ -222,6 +254,8 @@ mod tests {
         for host in ["/", "dev", "a/b", "x%2F"] {
             let queue = VirtualHost::new(host).queue("orders/new").unwrap();
             assert_eq!(VirtualHost::of(queue.as_str()).name(), host);
+            let (found, name) = split(queue.as_str());
+            assert_eq!((found.as_ref(), name.as_ref()), (host, "orders/new"));
         }
     }
 

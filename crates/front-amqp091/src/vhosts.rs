@@ -41,6 +41,9 @@ impl Front {
         if self.vhosts.lock().contains(name) {
             return Ok(true);
         }
+        if self.is_deleting(name) {
+            return Ok(false);
+        }
         if name == DEFAULT_VHOST {
             self.create_vhost(name).await?;
             return Ok(true);

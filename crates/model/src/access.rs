@@ -190,15 +190,33 @@ impl fmt::Debug for Principal {
 pub struct Resource<'a> {
     /// `None` for all queues and topics, existing or not.
     name: Option<&'a str>,
+    /// The exchange that a message to a queue goes through.
+    through: Option<&'a str>,
 }
 
 impl<'a> Resource<'a> {
     /// All queues and topics, existing or not.
-    pub const EVERYTHING: Resource<'static> = Resource { name: None };
+    pub const EVERYTHING: Resource<'static> = Resource { name: None, through: None };
 
     /// The name; `None` for [`Resource::EVERYTHING`].
     pub fn name(self) -> Option<&'a str> {
         self.name
+    }
+
+    fn named(name: &'a str) -> Resource<'a> {
+        Resource { name: Some(name), through: None }
+    }
+
+    /// The queue, as the target of a message that goes through an exchange which exists only by name, RabbitMQ's default
+    /// exchange. Grants are checked on the queue, RabbitMQ's permissions on the exchange.
+    #[must_use]
+    pub fn through(self, exchange: &'a TopicName) -> Resource<'a> {
+        Resource { through: Some(exchange.as_str()), ..self }
+    }
+
+    /// The name that RabbitMQ's permissions are checked on; `None` for [`Resource::EVERYTHING`].
+    pub fn permission_name(self) -> Option<&'a str> {
+        self.through.or(self.name)
     }
 }
 
@@ -211,13 +229,13 @@ impl fmt::Display for Resource<'_> {
 impl<'a> From<&'a QueueName> for Resource<'a> {
     /// A dead-letter set belongs to its queue.
     fn from(queue: &'a QueueName) -> Resource<'a> {
-        Resource { name: Some(queue.owner().unwrap_or(queue.as_str())) }
+        Resource::named(queue.owner().unwrap_or(queue.as_str()))
     }
 }
 
 impl<'a> From<&'a TopicName> for Resource<'a> {
     fn from(topic: &'a TopicName) -> Resource<'a> {
-        Resource { name: Some(topic.as_str()) }
+        Resource::named(topic.as_str())
     }
 }
 

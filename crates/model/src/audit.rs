@@ -100,6 +100,8 @@ words! {
         ServiceBusAdmin "servicebus_admin",
         /// AMQP 0-9-1.
         Rabbitmq "rabbitmq",
+        /// The management API of RabbitMQ.
+        RabbitmqManagement "rabbitmq_management",
         /// A command that works on the data directory.
         Cli "cli",
         /// The server itself.
@@ -158,6 +160,10 @@ words! {
         Bind "bind",
         /// Removing a rule.
         Unbind "unbind",
+        /// Importing RabbitMQ's definitions.
+        Import "import",
+        /// Exporting RabbitMQ's definitions.
+        Export "export",
         /// Taking a session from its holder.
         BreakSession "break_session",
         /// Reading the state of a session without holding it.

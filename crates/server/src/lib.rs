@@ -24,6 +24,10 @@ mod files;
 pub mod logs;
 pub mod net;
 mod permissions;
+mod rabbitmq_file;
+#[cfg(test)]
+mod rabbitmq_tests;
+mod rabbitmq_users;
 pub mod reload;
 mod run;
 pub mod settings;

@@ -1,15 +1,16 @@
 //! The whole process: engine, credentials, ports and front ends, from start to shutdown.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use axum::extract::Request;
+use axum::extract::{ConnectInfo, Request};
 use axum::http::HeaderMap;
 use axum::middleware::{Next, from_fn};
 use malote_engine::{Engine, Running};
 use malote_front_amqp091 as rabbitmq;
+use malote_front_amqp091::metadata::MetadataStore;
 use malote_front_http::{
     Api, Authenticate, Authenticated, Credential, Limits, Readiness, Unauthenticated,
 };
@@ -25,6 +26,8 @@ use crate::net::{
     raise_file_limit,
 };
 use crate::permissions::Permissions;
+use crate::rabbitmq_file::{RABBITMQ_FILE, RabbitmqFile};
+use crate::rabbitmq_users::RabbitmqUsers;
 use crate::reload::{Reload, keep_current};
 use crate::settings::Settings;
 use crate::shutdown::{Drained, Shutdown, StopSignals};
@@ -49,6 +52,15 @@ pub enum ServeError {
     /// A virtual host of RabbitMQ cannot be created.
     #[error("cannot create the virtual host `{name}`: {error}")]
     VirtualHost { name: String, error: malote_engine::EngineError },
+    /// The virtual hosts of RabbitMQ cannot be listed.
+    #[error("cannot list the virtual hosts: {0}")]
+    VirtualHosts(#[from] rabbitmq::AdministrationError),
+    /// The file with RabbitMQ's policies and parameters is invalid.
+    #[error("{RABBITMQ_FILE}: {0}")]
+    RabbitmqMetadata(rabbitmq::metadata::MetadataError),
+    /// The definitions to import at start are invalid.
+    #[error("{path}: {why}")]
+    Definitions { path: String, why: String },
     /// The thread of the audit log cannot be started.
     #[error("cannot start the audit log: {0}")]
     Audit(#[source] std::io::Error),
@@ -90,6 +102,7 @@ async fn check_ports(settings: &Settings) -> Result<(), ServeError> {
         ("amqp", &listeners.amqp),
         ("amqps", &listeners.amqps),
         ("servicebus-admin", &listeners.servicebus_admin),
+        ("rabbitmq-management", &listeners.rabbitmq_management),
     ] {
         drop(Listener::bind(front, listen).await?);
     }
@@ -134,6 +147,7 @@ pub async fn serve(
         ("amqp", &listeners.amqp),
         ("amqps", &listeners.amqps),
         ("servicebus_admin", &listeners.servicebus_admin),
+        ("rabbitmq_management", &listeners.rabbitmq_management),
     ];
     check_exposure(&settings, &store, &ports)?;
     let tls = Tls::open(&settings.tls.certificate, &settings.data)?;
@@ -196,21 +210,17 @@ pub async fn serve(
         limit: ConnectionLimit::new(settings.limits.connections_max),
         handshake_timeout: settings.limits.handshake_timeout,
     };
-    let http = Port::open("http", &listeners.http, http(&api, &sqs), admission.clone()).await?;
+    let rabbit = open_rabbitmq(&settings, &engine, &access, &store).await?;
+    let listen = &listeners.rabbitmq_management;
+    let management =
+        rabbitmq::ManagementApi::new(rabbit.clone(), api.history.clone(), web_of(listen));
+    let on_http = http(&api, &sqs, &management, &store);
+    let http = Port::open("http", &listeners.http, on_http, admission.clone()).await?;
     let queues =
         Port::open("sqs", &listeners.sqs, sqs_alone(&api, &sqs), admission.clone()).await?;
     let sockets = tokio_util::task::TaskTracker::new();
     let administration = servicebus::Admin::new(bus.clone());
     let admin = admin_alone(&api, &administration, web_of(&listeners.servicebus_admin));
-    let users = Arc::new(RabbitmqUsers(store.clone()));
-    let mut rabbit = rabbitmq::Front::new(engine.clone(), access.clone(), users);
-    rabbit.consumer_timeout = settings.rabbitmq.consumer_timeout;
-    for vhost in &settings.rabbitmq.vhosts {
-        if let Err(error) = rabbit.create_vhost(vhost).await {
-            return Err(ServeError::VirtualHost { name: vhost.clone(), error });
-        }
-    }
-    let rabbit = Arc::new(rabbit);
     let bus = |listen| {
         let draining = shutdown.token().draining_token();
         let router = amqp(&api, &bus, &administration, web_of(listen), draining, &sockets);
@@ -220,8 +230,12 @@ pub async fn serve(
     let amqp = Port::open("amqp", &listeners.amqp, on_amqp, admission.clone()).await?;
     let amqps = Port::open("amqps", &listeners.amqps, on_amqps, admission.clone()).await?;
     let listen = &listeners.servicebus_admin;
-    let admin = Port::open("servicebus-admin", listen, admin, admission).await?;
-    let ports = [http, queues, amqp, amqps, admin];
+    let admin = Port::open("servicebus-admin", listen, admin, admission.clone()).await?;
+    let listen = &listeners.rabbitmq_management;
+    let on_management = management_alone(&api, &management);
+    let manage = Port::open("rabbitmq-management", listen, on_management, admission).await?;
+    management.set_listeners(rabbitmq_listeners(&settings, [&amqp, &amqps, &manage]));
+    let ports = [http, queues, amqp, amqps, admin, manage];
     if ports.iter().all(Option::is_none) {
         return Err(ServeError::NothingToServe);
     }
@@ -241,6 +255,10 @@ pub async fn serve(
     shutdown.spawn({
         let api = api.clone();
         async move { tokio::join!(api.run(), sqs.run()).0 }
+    });
+    shutdown.spawn({
+        let stop = shutdown.token().draining_token();
+        rabbit.keep_policies_applied(stop)
     });
     shutdown.spawn({
         let mut parts: Vec<Arc<dyn Reload>> = vec![store];
@@ -286,6 +304,37 @@ async fn close(audit: Arc<AuditLog>) {
     let _ = tokio::task::spawn_blocking(move || audit.close()).await;
 }
 
+/// The RabbitMQ front end, with its virtual hosts, policies and imported definitions.
+async fn open_rabbitmq(
+    settings: &Settings,
+    engine: &Engine,
+    access: &Arc<dyn Access>,
+    store: &Arc<Store>,
+) -> Result<Arc<rabbitmq::Front>, ServeError> {
+    let users = Arc::new(RabbitmqUsers(store.clone()));
+    let mut rabbit = rabbitmq::Front::new(engine.clone(), access.clone(), users.clone());
+    rabbit.users = users;
+    rabbit.consumer_timeout = settings.rabbitmq.consumer_timeout;
+    let path = settings.data.join(RABBITMQ_FILE);
+    let opened = tokio::task::spawn_blocking(move || MetadataStore::open(RabbitmqFile(path)));
+    let opened = opened.await.expect("reading a file does not panic");
+    rabbit.metadata = Arc::new(opened.map_err(ServeError::RabbitmqMetadata)?);
+    rabbit.load_vhosts().await?;
+    for vhost in &settings.rabbitmq.vhosts {
+        if let Err(error) = rabbit.create_vhost(vhost).await {
+            return Err(ServeError::VirtualHost { name: vhost.clone(), error });
+        }
+    }
+    if let Some(path) = &settings.rabbitmq.definitions {
+        let wrong = |why: String| ServeError::Definitions { path: path.display().to_string(), why };
+        let text = crate::files::read_text(path).map_err(|error| wrong(error.to_string()))?;
+        let definitions = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let imported = rabbit.import_definitions(definitions, None).await;
+        imported.map_err(|error| wrong(error.to_string()))?;
+    }
+    Ok(Arc::new(rabbit))
+}
+
 async fn declare_entities(engine: &Engine, path: &std::path::Path) -> Result<(), ServeError> {
     let wrong =
         |why: String| ServeError::ServiceBusConfig { path: path.display().to_string(), why };
@@ -294,13 +343,16 @@ async fn declare_entities(engine: &Engine, path: &std::path::Path) -> Result<(),
     config.apply(engine).await.map_err(|error| wrong(error.to_string()))
 }
 
-/// The native API, and SQS for requests that belong to it.
-fn http(api: &Api, sqs: &Sqs) -> Router {
+/// The native API, SQS for requests that belong to it, and the definitions of RabbitMQ.
+fn http(api: &Api, sqs: &Sqs, management: &rabbitmq::ManagementApi, store: &Arc<Store>) -> Router {
     let with_sqs = |tls: bool| {
-        let sqs = sqs.clone();
+        let (sqs, management, store) = (sqs.clone(), management.clone(), store.clone());
         let serve = move |request: Request, next: Next| {
-            let sqs = sqs.clone();
+            let (sqs, management, store) = (sqs.clone(), management.clone(), store.clone());
             async move {
+                if is_definitions(request.uri().path()) {
+                    return definitions(&management, store, request).await;
+                }
                 match malote_front_sqs::claims(request.method(), request.uri(), request.headers()) {
                     true => malote_front_sqs::serve(&sqs, request, tls).await,
                     false => next.run(request).await,
@@ -311,6 +363,26 @@ fn http(api: &Api, sqs: &Sqs) -> Router {
     };
     let serve = serve_http(api, [with_sqs(false), with_sqs(true)], "http");
     Router { http: Some(serve), health: true, ..Router::default() }
+}
+
+fn is_definitions(path: &str) -> bool {
+    path.strip_prefix("/api/definitions")
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The definitions of RabbitMQ, for `malote import`: with any credential of the HTTP API.
+async fn definitions(
+    management: &rabbitmq::ManagementApi,
+    store: Arc<Store>,
+    mut request: Request,
+) -> axum::response::Response {
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
+    let peer = peer.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
+    let callers = HttpAuthenticator(store);
+    if let Ok(caller) = callers.authenticate(request.headers(), peer).await {
+        request.extensions_mut().insert(caller);
+    }
+    management.serve(request).await
 }
 
 /// SQS only.
@@ -325,6 +397,16 @@ fn serve_http(
     api: &Api,
     routers: [axum::Router; 2],
     front: &'static str,
+) -> crate::net::ConnectionHandler {
+    serve_http_as(api, routers, front, malote_front_http::busy_answer)
+}
+
+/// Like [`serve_http`], with the answer of a busy server in the protocol of the port.
+fn serve_http_as(
+    api: &Api,
+    routers: [axum::Router; 2],
+    front: &'static str,
+    busy: malote_http::BusyAnswer,
 ) -> crate::net::ConnectionHandler {
     let (limits, metrics) = (api.limits.connection(), api.metrics.clone());
     handler(move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
@@ -344,7 +426,7 @@ fn serve_http(
                     place: peer.permit.clone(),
                 },
                 &limits,
-                malote_front_http::busy_answer,
+                busy,
                 token.draining_token(),
             );
             if let Err(error) = served.await {
@@ -358,6 +440,31 @@ fn serve_http(
 fn admin_alone(api: &Api, admin: &servicebus::Admin, web: WebGuard) -> Router {
     let routers = [false, true].map(|tls| admin.router(web.clone(), tls));
     Router { http: Some(serve_http(api, routers, "servicebus-admin")), ..Router::default() }
+}
+
+/// The management API of RabbitMQ only.
+fn management_alone(api: &Api, management: &rabbitmq::ManagementApi) -> Router {
+    let routers = [management.router(), management.router()];
+    let busy = rabbitmq::management_busy;
+    let serve = serve_http_as(api, routers, "rabbitmq-management", busy);
+    Router { http: Some(serve), ..Router::default() }
+}
+
+/// The ports that RabbitMQ's tools ask for, with RabbitMQ's words for their protocols.
+fn rabbitmq_listeners(
+    settings: &Settings,
+    [amqp, amqps, management]: [&Option<Port>; 3],
+) -> Vec<rabbitmq::ListenerFacts> {
+    let words = match settings.tls.required {
+        true => ["amqp/ssl", "amqp/ssl", "https"],
+        false => ["amqp", "amqp/ssl", "http"],
+    };
+    let ports = [amqp, amqps, management].into_iter().zip(words);
+    let listener = |(port, protocol): (&Option<Port>, &'static str)| {
+        let address = port.as_ref()?.local_addr();
+        Some(rabbitmq::ListenerFacts { protocol, address })
+    };
+    ports.filter_map(listener).collect()
 }
 
 /// The AMQP port: AMQP 1.0, AMQP over WebSocket, and the administration API over HTTP.
@@ -399,8 +506,13 @@ fn amqp091(api: &Api, front: &Arc<rabbitmq::Front>) -> crate::net::ConnectionHan
         let (front, open) = (front.clone(), metrics.connection("rabbitmq"));
         async move {
             let _open = open;
-            let client =
-                rabbitmq::Peer { address: peer.remote.ip(), known: peer.permit.known.clone() };
+            let client = rabbitmq::Peer {
+                address: peer.remote.ip(),
+                port: peer.remote.port(),
+                local: peer.local,
+                tls: peer.tls.is_some(),
+                known: peer.permit.known.clone(),
+            };
             let served = rabbitmq::serve_peer(stream, front, token.draining_token(), client);
             if let Err(error) = served.await {
                 tracing::debug!(conn = peer.conn, front = peer.front, %error, "connection ended");
@@ -412,7 +524,7 @@ fn amqp091(api: &Api, front: &Arc<rabbitmq::Front>) -> crate::net::ConnectionHan
 /// The banner: addresses and connection strings of each protocol, the data directory, and a first message.
 fn greeting(
     settings: &Settings,
-    [http, sqs, amqp, _, admin]: [Option<&Port>; 5],
+    [http, sqs, amqp, _, admin, management]: [Option<&Port>; 6],
     tls: Option<&Tls>,
     store: &Store,
 ) -> String {
@@ -459,6 +571,9 @@ fn greeting(
     }
     if let Some(url) = admin.map(url) {
         lines.push(format!("  admin      {url}   (administration clients of Azure Service Bus)"));
+    }
+    if let Some(url) = management.map(url) {
+        lines.push(format!("  management {url}/api   (management API of RabbitMQ)"));
     }
     lines.push(format!("  data       {}", settings.data.display()));
     if let Some(tls) = tls {
@@ -525,24 +640,6 @@ impl Authenticate for HttpAuthenticator {
                 }
             }
         })
-    }
-}
-
-/// Users of RabbitMQ clients.
-struct RabbitmqUsers(Arc<Store>);
-
-impl rabbitmq::Keys for RabbitmqUsers {
-    fn is_open(&self) -> bool {
-        self.0.is_open()
-    }
-
-    fn verify_password<'a>(
-        &'a self,
-        user: &'a str,
-        password: &'a str,
-        peer: IpAddr,
-    ) -> rabbitmq::Verified<'a> {
-        Box::pin(self.0.verify_password(user, password, peer))
     }
 }
 

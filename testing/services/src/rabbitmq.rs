@@ -32,7 +32,7 @@ trap 'cd /; rm -rf "$dir"' EXIT
 if [ -n "$SERVER" ]; then
     umask 077
     printf %s "$COOKIE" >.erlang.cookie
-    printf '[rabbitmq_consistent_hash_exchange].\n' >plugins
+    printf '[rabbitmq_consistent_hash_exchange%s].\n' "${MANAGEMENT_PORT:+,rabbitmq_management}" >plugins
     printf '%s' "$DEFINITIONS" >definitions.json
     {
         printf 'listeners.tcp.1 = 127.0.0.1:%s\n' "$PORT"
@@ -41,6 +41,9 @@ if [ -n "$SERVER" ]; then
             printf %s "$KEY" >server.key
             printf 'listeners.ssl.1 = 127.0.0.1:%s\n' "$TLS_PORT"
             printf 'ssl_options.%s\n' "certfile = $dir/server.crt" "keyfile = $dir/server.key" 'verify = verify_none'
+        fi
+        if [ -n "$MANAGEMENT_PORT" ]; then
+            printf 'management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %s\n' "$MANAGEMENT_PORT"
         fi
         printf 'load_definitions = %s/definitions.json\n' "$dir"
         printf 'log.console = true\nlog.console.level = warning\nlog.file = false\n'
@@ -94,14 +97,27 @@ struct Node {
     port: u16,
     /// The port for TLS, if there is a certificate.
     tls_port: u16,
+    /// The port of the management plugin, if it is enabled.
+    management_port: Option<u16>,
     shell: Shell,
+}
+
+/// How nodes are started.
+#[derive(Clone, Copy, Default)]
+struct Options<'a> {
+    vhosts: usize,
+    /// A certificate and its key, in PEM form; empty for no TLS.
+    tls: [&'a str; 2],
+    management: bool,
 }
 
 impl Node {
     /// Waits until the node accepts connections. False if it ended or took too long.
     fn wait_until_listening(&mut self) -> bool {
+        let ports = [Some(self.port), self.management_port];
         for _ in 0..POLLS_MAX {
-            if TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+            let mut ports = ports.iter().flatten();
+            if ports.all(|&port| TcpStream::connect(("127.0.0.1", port)).is_ok()) {
                 return true;
             }
             if !self.shell.is_running() {
@@ -127,24 +143,29 @@ impl RabbitMq {
 
     /// Starts one node with virtual hosts `0`, `1` and so on, and waits until it accepts connections.
     pub fn start(vhosts: usize) -> Result<Self, StartError> {
-        Self::start_all(1, vhosts, ["", ""])
+        Self::start_all(1, Options { vhosts, ..Options::default() })
+    }
+
+    /// Starts one node with the management plugin on a port of its own, and the virtual host `0`.
+    pub fn start_with_management() -> Result<Self, StartError> {
+        Self::start_all(1, Options { vhosts: 1, management: true, ..Options::default() })
     }
 
     /// Starts one node with TLS on a second port. The certificate and its key are in PEM form.
     pub fn start_with_tls(certificate: &str, key: &str) -> Result<Self, StartError> {
-        Self::start_all(1, 1, [certificate, key])
+        Self::start_all(1, Options { vhosts: 1, tls: [certificate, key], ..Options::default() })
     }
 
     /// Starts a cluster.
     pub fn cluster(nodes: usize) -> Result<Self, StartError> {
-        Self::start_all(nodes, 1, ["", ""])
+        Self::start_all(nodes, Options { vhosts: 1, ..Options::default() })
     }
 
-    fn start_all(nodes: usize, vhosts: usize, tls: [&str; 2]) -> Result<Self, StartError> {
+    fn start_all(nodes: usize, options: Options<'_>) -> Result<Self, StartError> {
         Self::find()?;
         let mut output_text = String::new();
         for _ in 0..ATTEMPTS_MAX {
-            match Self::try_start(nodes, vhosts, tls) {
+            match Self::try_start(nodes, options) {
                 Ok(server) => return Ok(server),
                 Err(error) => output_text = error,
             }
@@ -152,7 +173,8 @@ impl RabbitMq {
         Err(StartError::Failed(output_text))
     }
 
-    fn try_start(count: usize, vhosts: usize, tls: [&str; 2]) -> Result<Self, String> {
+    fn try_start(count: usize, options: Options<'_>) -> Result<Self, String> {
+        let Options { vhosts, tls, management } = options;
         let [mapper_port, salt] = [free_port()?, free_port()?].map(|port| port.to_string());
         let mapper = Shell::start(&[("ERL_EPMD_PORT", &mapper_port)])?;
         let names: Vec<_> = (1..=count).map(|n| format!("malote-{salt}-{n}@localhost")).collect();
@@ -162,6 +184,8 @@ impl RabbitMq {
         for name in &names {
             let (port, tls_port) = (free_port()?, free_port()?);
             let dist_port = free_port()?.to_string();
+            let management_port = if management { Some(free_port()?) } else { None };
+            let management_text = management_port.map_or_else(String::new, |port| port.to_string());
             let shell = Shell::start(&[
                 ("ERL_EPMD_PORT", mapper_port.as_str()),
                 ("ERL_EPMD_ADDRESS", "127.0.0.1"),
@@ -173,10 +197,11 @@ impl RabbitMq {
                 ("CERTIFICATE", tls[0]),
                 ("KEY", tls[1]),
                 ("DIST_PORT", &dist_port),
+                ("MANAGEMENT_PORT", &management_text),
                 ("COOKIE", &salt),
                 ("DEFINITIONS", &definitions),
             ])?;
-            let mut node = Node { port, tls_port, shell };
+            let mut node = Node { port, tls_port, management_port, shell };
             // One after the other: nodes that start at the same time may not find each other.
             if !node.wait_until_listening() {
                 return Err(node.shell.log());
@@ -196,6 +221,17 @@ impl RabbitMq {
         let at: Vec<_> =
             nodes.iter().map(|&node| format!("127.0.0.1:{}", self.nodes[node].port)).collect();
         format!("amqp://malote:malote@{}/{vhost}", at.join(","))
+    }
+
+    /// The port of AMQP of the first node.
+    pub fn port(&self) -> u16 {
+        self.nodes[0].port
+    }
+
+    /// The URL of the management API, if the plugin is enabled.
+    pub fn management_url(&self) -> Option<String> {
+        let port = self.nodes[0].management_port?;
+        Some(format!("http://malote:malote@127.0.0.1:{port}"))
     }
 
     /// The URL for TLS, with this host name.

@@ -35,6 +35,16 @@ pub(super) fn steps(against: Against, depth: Depth) -> Vec<Step> {
         steps.push(step("rabbitmq lapin", rust));
         steps.push(step("rabbitmq amqp091-go", go));
         steps.push(step("rabbitmq java", java));
+        steps.push(step("rabbitmq rabbitmqadmin", |against| {
+            management(against, "rabbitmqadmin.py")
+        }));
+        steps.push(step("rabbitmq keda", |against| management(against, "keda.py")));
+        steps.push(step("rabbitmq users", |against| management(against, "users.py")));
+        if against == Against::Malote {
+            let compare = |program| move || compare_management(program);
+            steps.push(Step::new("rabbitmq management fields", compare("compare.py")));
+            steps.push(Step::new("rabbitmq definitions", compare("definitions.py")));
+        }
     }
     steps
 }
@@ -44,16 +54,97 @@ fn sources(language: &str) -> PathBuf {
 }
 
 fn python(against: Against) -> Result<Outcome> {
-    let home = target().join("conformance/pika");
-    let version = PIKA.rsplit('=').next().unwrap_or_default();
-    let test = format!("import pika; assert pika.__version__ == '{version}'");
-    let python = match super::python(&home, &[PIKA], &test) {
+    let python = match pika() {
         Ok(python) => python,
         Err(why) => return skip_or_fail(PIKA, &format!("{why:#}")),
     };
     let mut command = Command::new(python);
     command.arg("-B").arg(sources("python").join("main.py"));
     run_against(against, command, &[])
+}
+
+/// A Python with pika.
+fn pika() -> Result<PathBuf> {
+    let home = target().join("conformance/pika");
+    let version = PIKA.rsplit('=').next().unwrap_or_default();
+    let test = format!("import pika; assert pika.__version__ == '{version}'");
+    super::python(&home, &[PIKA], &test)
+}
+
+/// RabbitMQ's command line, from its management plugin.
+fn rabbitmqadmin() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/rabbitmq/lib").ok()?.flatten();
+    let plugins =
+        versions.filter_map(|version| std::fs::read_dir(version.path().join("plugins")).ok());
+    let plugins = plugins.flat_map(|plugins| plugins.flatten());
+    let programs = plugins.map(|plugin| plugin.path().join("priv/www/cli/rabbitmqadmin"));
+    programs.into_iter().find(|program| program.is_file())
+}
+
+/// Runs a program of `management` with the API, the virtual host, and for `rabbitmqadmin.py` what it needs too.
+fn management(against: Against, program: &str) -> Result<Outcome> {
+    if let Some(skipped) = skip_if_missing()? {
+        return Ok(skipped);
+    }
+    let python = match pika() {
+        Ok(python) => python,
+        Err(why) => return skip_or_fail(PIKA, &format!("{why:#}")),
+    };
+    let Some(admin) = rabbitmqadmin() else {
+        return skip_or_fail(
+            "rabbitmqadmin",
+            "RabbitMQ is installed without its management plugin",
+        );
+    };
+    let mut command = Command::new(python);
+    command.arg("-B").arg(sources("management").join(program));
+    let mut run = |url: String, vhost: &str, port: u16| {
+        command.args([url.as_str(), vhost]);
+        match program {
+            "rabbitmqadmin.py" => command.arg(&admin).arg(port.to_string()),
+            "users.py" => command.arg(port.to_string()),
+            _ => &mut command,
+        };
+        run_checks(&mut command)
+    };
+    match against {
+        Against::Malote => {
+            let broker = Malote::start()?;
+            run(broker.management_url(), "/", broker.port)
+        }
+        Against::RabbitMq => {
+            let broker = real_with_management()?;
+            run(broker.management_url().unwrap_or_default(), "0", broker.port())
+        }
+    }
+}
+
+fn real_with_management() -> Result<RabbitMq> {
+    RabbitMq::start_with_management().context("the real RabbitMQ does not start")
+}
+
+/// Runs a program of `management` with a real RabbitMQ and Malote.
+fn compare_management(program: &str) -> Result<Outcome> {
+    if let Some(skipped) = skip_if_missing()? {
+        return Ok(skipped);
+    }
+    let python = match pika() {
+        Ok(python) => python,
+        Err(why) => return skip_or_fail(PIKA, &format!("{why:#}")),
+    };
+    let (real, ours) = (real_with_management()?, Malote::start()?);
+    let mut command = Command::new(python);
+    command.arg("-B").arg(sources("management").join(program));
+    for (url, vhost, port) in [
+        (real.management_url().unwrap_or_default(), "0", real.port()),
+        (ours.management_url(), "/", ours.port),
+    ] {
+        command.args([url.as_str(), vhost]);
+        if program == "compare.py" {
+            command.arg(port.to_string());
+        }
+    }
+    run_checks(&mut command)
 }
 
 /// The version is in the program's own `package.json`.
@@ -146,6 +237,7 @@ struct Malote {
     /// Gone with the server.
     data: PathBuf,
     port: u16,
+    management_port: u16,
 }
 
 impl Malote {
@@ -153,20 +245,26 @@ impl Malote {
         let data = target().join(format!("conformance/rabbitmq-data-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&data);
         let binary = target().join("release/malote");
-        let port = cargo::free_port()?;
+        let (port, management_port) = (cargo::free_port()?, cargo::free_port()?);
         let mut serve = Command::new(&binary);
         serve.args(["serve", "--http", "off", "--sqs", "off", "--servicebus-admin", "off"]);
+        serve.args(["--rabbitmq-management", &management_port.to_string()]);
         serve.args(["--amqp", &port.to_string(), "--log", "error", "--data"]).arg(&data);
         let child = serve.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = child.with_context(|| format!("cannot start {}", binary.display()))?;
-        let broker = Self { child, data, port };
+        let broker = Self { child, data, port, management_port };
         for _ in 0..1200 {
-            if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
+            let opened = |port| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+            if opened(port) && opened(management_port) {
                 return Ok(broker);
             }
             std::thread::sleep(Duration::from_millis(50));
         }
         bail!("the server does not listen");
+    }
+
+    fn management_url(&self) -> String {
+        format!("http://guest:guest@127.0.0.1:{}", self.management_port)
     }
 
     fn url(&self) -> String {

@@ -107,6 +107,16 @@ impl Client {
         self.exchange(Method::GET, path, None, None, Duration::ZERO).await
     }
 
+    /// A call whose response is not checked.
+    pub(super) async fn call_unchecked(
+        &self,
+        method: Method,
+        path: Path,
+        body: RequestBody,
+    ) -> Result<ApiResponse, ApiError> {
+        self.exchange(method, path, body, None, Duration::ZERO).await
+    }
+
     /// A `GET` with a response of any size, which is passed to `write` in pieces. The time limit applies to each piece.
     /// Returns the number of bytes, or the error of `write`.
     pub(super) async fn download(

@@ -4,6 +4,7 @@ mod audit;
 mod client;
 mod connect;
 mod credentials;
+mod definitions;
 mod endpoint;
 mod error;
 mod path;

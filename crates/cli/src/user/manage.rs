@@ -2,10 +2,11 @@
 
 use std::io::Read;
 
-use malote_server::credentials::{self, Store, UserInfo};
+use malote_server::credentials::{self, Store, UserInfo, VhostPermission};
 use serde::Serialize;
 
 use super::grants::{listed, with_admin};
+use super::permissions::shown_permission;
 use crate::ask;
 use crate::failure::Failure;
 use crate::output::{Output, Row};
@@ -152,21 +153,33 @@ struct UserRow {
     name: String,
     has_password: bool,
     grants: Vec<credentials::Grant>,
+    /// Tags of RabbitMQ.
+    tags: Vec<String>,
+    /// Permissions of RabbitMQ.
+    permissions: Vec<VhostPermission>,
 }
 
 impl From<UserInfo> for UserRow {
-    fn from(UserInfo { name, has_password, grants }: UserInfo) -> Self {
-        Self { name, has_password, grants }
+    fn from(UserInfo { name, has_password, grants, tags, permissions }: UserInfo) -> Self {
+        Self { name, has_password, grants, tags, permissions }
     }
 }
 
 impl Row for UserRow {
     const NOUN: &'static str = "user";
-    const HEAD: &'static [&'static str] = &["NAME", "PASSWORD", "MAY"];
+    const HEAD: &'static [&'static str] = &["NAME", "PASSWORD", "MAY", "TAGS"];
 
     fn row(&self) -> Vec<String> {
         let password = if self.has_password { "yes" } else { "no" };
-        vec![self.name.clone(), password.to_owned(), listed(&self.grants)]
+        let permissions = self.permissions.iter().map(shown_permission);
+        let may = match self.grants.is_empty() && !self.permissions.is_empty() {
+            true => permissions.collect::<Vec<_>>().join("; "),
+            false => std::iter::once(listed(&self.grants))
+                .chain(permissions)
+                .collect::<Vec<_>>()
+                .join("; "),
+        };
+        vec![self.name.clone(), password.to_owned(), may, self.tags.join(",")]
     }
 
     fn name(&self) -> String {

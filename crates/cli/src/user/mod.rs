@@ -3,6 +3,7 @@
 
 mod grants;
 mod manage;
+mod permissions;
 mod store;
 
 pub(crate) use grants::{HolderArgs, holder_of};
@@ -19,7 +20,9 @@ use crate::args::GlobalArgs;
 #[command(after_help = "Examples:
   malote user add ana --grant 'send,receive orders-*'
   malote user add root --admin
-  malote user grant ana manage 'orders-*'")]
+  malote user grant ana manage 'orders-*'
+  malote user tags ana management
+  malote user permit ana --vhost dev '.*' '.*' '.*'")]
 pub(crate) struct User {
     #[command(flatten)]
     store: StoreArgs,
@@ -37,6 +40,9 @@ enum Verb {
     Passwd(manage::Passwd),
     Grant(grants::Grant),
     Revoke(grants::Revoke),
+    Tags(permissions::Tags),
+    Permit(permissions::Permit),
+    Forbid(permissions::Forbid),
     #[command(visible_alias = "list")]
     Ls(manage::Ls),
     Open(manage::Open),
@@ -51,6 +57,9 @@ impl User {
             Verb::Passwd(verb) => verb.run(&store, out),
             Verb::Grant(verb) => verb.run(&store, out),
             Verb::Revoke(verb) => verb.run(&store, out),
+            Verb::Tags(verb) => verb.run(&store, out),
+            Verb::Permit(verb) => verb.run(&store, out),
+            Verb::Forbid(verb) => verb.run(&store, out),
             Verb::Ls(verb) => verb.run(&store, out),
             Verb::Open(verb) => verb.run(&store, out),
         }

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_of_format_5_survive_their_bytes() {
+    fn settings_of_format_5_round_trip() {
         for flags in 0..16_u8 {
             let spec = QueueSpec {
                 single_active: flags & 1 != 0,

@@ -10,6 +10,7 @@ use super::confirms::Confirms;
 use crate::limits;
 use crate::ops::publish::Outgoing;
 use crate::wire::content::{Assembled, ContentAssembler};
+use crate::wire::table::FieldTable;
 use crate::wire::text::ShortString;
 
 pub(crate) struct Channel {
@@ -86,6 +87,10 @@ pub(crate) struct Consumer {
     pub queue: QueueName,
     pub no_ack: bool,
     pub exclusive: bool,
+    /// As the client gave them.
+    pub arguments: FieldTable,
+    /// The queue has no single active consumer.
+    pub always_active: bool,
     /// Deliveries have the header `x-delivery-count`.
     pub counts_deliveries: bool,
     /// The prefetch limit; 0 for none.

@@ -31,6 +31,11 @@ impl Confirms {
         self.last - self.outcomes.len() as u64
     }
 
+    /// Publications that are not confirmed yet.
+    pub fn pending(&self) -> usize {
+        self.outcomes.len()
+    }
+
     /// Records the outcome of a publication.
     pub fn settle(&mut self, tag: u64, stored: bool) {
         let at = tag.checked_sub(self.confirmed() + 1).and_then(|at| usize::try_from(at).ok());

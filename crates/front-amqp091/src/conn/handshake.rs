@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::names::VirtualHost;
 use crate::refusal::failed;
+use crate::users::IMPERSONATOR;
 use crate::wire::error::{Exception, ReplyCode};
 use crate::wire::frame::{FrameDecoder, FrameKind, PROTOCOL_HEADER, put_method};
 use crate::wire::method::{DecodeMethod as _, EncodeMethod, Method, connection};
@@ -21,6 +22,7 @@ use crate::{Front, Peer, limits};
 /// the channel only if the product is RabbitMQ.
 const PRODUCT: &str = "RabbitMQ";
 pub(crate) const VERSION: &str = "3.13.7";
+pub(crate) const CLUSTER_NAME: &str = "malote@localhost";
 
 /// The result of a handshake, with the bytes that the client sent early.
 pub(crate) struct Handshake {
@@ -35,12 +37,19 @@ pub(crate) struct Session {
     pub who: Principal,
     /// The user name that the client gave.
     pub user: String,
+    /// Messages may have the `user-id` of another user.
+    pub impersonates: bool,
     pub host: VirtualHost,
     pub channel_max: u16,
     pub frame_max: u32,
     /// Seconds; 0 for none.
     pub heartbeat: u16,
     pub capabilities: Capabilities,
+    /// How the client signed in.
+    pub mechanism: String,
+    pub client_properties: FieldTable,
+    /// The front end that administrative operations are recorded for.
+    pub protocol: AuditProtocol,
 }
 
 /// What the client understands, of what changes the server's behaviour.
@@ -211,9 +220,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<'_, S> {
             let refused = Exception::new(ReplyCode::NotAllowed, detail);
             return Err(refused.caused_by(connection::Open::ID).into());
         }
+        if !front.users.may_enter(&who, host.name()) {
+            let detail = format!("access to vhost '{}' refused for user '{user}'", host.name());
+            let refused = Exception::new(ReplyCode::NotAllowed, detail);
+            return Err(refused.caused_by(connection::Open::ID).into());
+        }
         self.send(&connection::OpenOk::default()).await?;
+        let impersonates = front.users.tags(&who).iter().any(|tag| tag == IMPERSONATOR);
         let (frame_max, heartbeat) = (tune_ok.frame_max, tune_ok.heartbeat);
-        Ok(Session { who, user, host, channel_max, frame_max, heartbeat, capabilities })
+        Ok(Session {
+            who,
+            user,
+            impersonates,
+            host,
+            channel_max,
+            frame_max,
+            heartbeat,
+            capabilities,
+            mechanism: start_ok.mechanism.as_str().to_owned(),
+            client_properties: start_ok.client_properties.as_table().to_owned(),
+            protocol: AuditProtocol::Rabbitmq,
+        })
     }
 }
 
@@ -240,7 +267,7 @@ fn start() -> connection::Start {
     let information = concat!("Malote ", env!("CARGO_PKG_VERSION"));
     let server_properties = FieldTable::builder()
         .with("capabilities", capabilities.as_table())
-        .with("cluster_name", "malote@localhost")
+        .with("cluster_name", CLUSTER_NAME)
         .with("copyright", "Apache-2.0")
         .with("information", information)
         .with("platform", "Malote")
@@ -285,10 +312,7 @@ async fn login(
         audit.record(entry().refused("unknown_mechanism"));
         return None;
     };
-    let who = match front.keys.is_open() {
-        true => (user == "guest" && password == "guest").then(Principal::anonymous),
-        false => front.keys.verify_password(&user, &password, peer).await,
-    };
+    let who = front.verify(&user, &password, peer).await;
     match &who {
         Some(who) => audit.signed_in(who, peer, AuditProtocol::Rabbitmq),
         None => {

@@ -65,6 +65,7 @@ where
     let mut engine_over = false;
     let access = conn.front.access.clone();
     let mut changed = access.changed(access.version());
+    let mut metadata = conn.front.metadata.subscribe();
     let mut timeout_check = Instant::now() + limits::CONSUMER_TIMEOUT_CHECK;
     loop {
         conn.make_progress();
@@ -91,6 +92,8 @@ where
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 count => {
                     unwritten.advance(count);
+                    conn.traffic.sent_bytes += count as u64;
+                    conn.traffic.writes += 1;
                     heartbeats.sent = Instant::now();
                     // Consumers without a prefetch limit get credit for what was written.
                     conn.written();
@@ -98,7 +101,11 @@ where
             },
             read = reader.read_buf(&mut conn.input), if wants_input => match read? {
                 0 => return Ok(()),
-                _ => heartbeats.received = Instant::now(),
+                count => {
+                    heartbeats.received = Instant::now();
+                    conn.traffic.received_bytes += count as u64;
+                    conn.traffic.reads += 1;
+                }
             },
             Some(completion) = conn.pending.next(), if !conn.pending.is_empty() => {
                 conn.complete(completion);
@@ -122,10 +129,12 @@ where
                 None => engine_over = true,
             },
             Some(reply) = conn.direct_replies.recv(), if has_room => conn.direct_reply(reply),
+            Some(inquiry) = conn.inquiries.recv() => conn.answer_inquiry(inquiry),
             version = &mut changed => {
                 changed = access.changed(version);
                 conn.recheck_permissions();
             }
+            Ok(()) = metadata.changed() => conn.recheck_vhost(),
             () = sleep_until(tick) => {
                 if heartbeats.is_lost() {
                     return Err(io::Error::new(io::ErrorKind::TimedOut, "missed heartbeats from the client"));

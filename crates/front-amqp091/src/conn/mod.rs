@@ -33,7 +33,7 @@ use bytes::BytesMut;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use malote_engine::{Connection as EngineConnection, ConsumerId, Outbound};
-use malote_model::{Action, AuditAction, AuditEntry, AuditProtocol, QueueName, Resource};
+use malote_model::{Action, AuditAction, AuditEntry, QueueName, Resource};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
@@ -43,6 +43,7 @@ use self::handshake::Session;
 use crate::ops::publish::SendQueue;
 use crate::ops::reply_to::DirectReply;
 use crate::ops::settle::SettleQueue;
+use crate::registry::{Inquiry, Traffic};
 use crate::wire::error::{Exception, ReplyCode, Scope};
 use crate::wire::frame::{FrameDecoder, put_method};
 use crate::wire::method::{EncodeMethod, Method, basic, connection};
@@ -98,6 +99,9 @@ pub(crate) struct Conn {
     pub(crate) reply_sender: mpsc::Sender<DirectReply>,
     /// Bytes of direct replies that wait for this connection.
     pub(crate) reply_bytes: Arc<AtomicUsize>,
+    /// Requests of the management API.
+    pub(crate) inquiries: mpsc::Receiver<Inquiry>,
+    pub(crate) traffic: Traffic,
     /// The client was told not to publish.
     pub(crate) blocked: bool,
     /// The server has sent `connection.close`, and waits for `close-ok` until then.
@@ -118,6 +122,7 @@ impl Conn {
         peer: Peer,
         input: BytesMut,
         decoder: FrameDecoder,
+        inquiries: mpsc::Receiver<Inquiry>,
     ) -> Self {
         let (reply_sender, direct_replies) = mpsc::channel(limits::REPLIES_MAX);
         let number = front.connections.fetch_add(1, Ordering::Relaxed);
@@ -151,6 +156,8 @@ impl Conn {
             direct_replies,
             reply_sender,
             reply_bytes: Arc::default(),
+            inquiries,
+            traffic: Traffic::default(),
             blocked: false,
             closing: None,
             closed_by_client: false,
@@ -285,8 +292,17 @@ impl Conn {
 
     /// Records an administrative operation.
     pub(crate) fn audit(&self, action: AuditAction, object: &str) -> AuditEntry {
-        let entry = AuditEntry::new(AuditProtocol::Rabbitmq, action);
+        let entry = AuditEntry::new(self.session.protocol, action);
         entry.by(&self.session.who).from(self.peer.address).on(object)
+    }
+
+    /// Closes the connection if its virtual host is being deleted.
+    pub fn recheck_vhost(&mut self) {
+        let name = self.session.host.name();
+        if self.front.is_deleting(name) {
+            let detail = format!("vhost '{name}' is deleted");
+            self.close_connection(&Exception::new(ReplyCode::ConnectionForced, detail));
+        }
     }
 
     /// Checks the permissions of consumers again, after they have changed.
@@ -397,4 +413,24 @@ pub(crate) fn allow(
             format!("access to {what} '{name}' in vhost '{host}' refused for user '{user}'");
         Exception::new(ReplyCode::AccessRefused, detail)
     })
+}
+
+/// Checks a topic permission: whether the caller may use a routing key with an exchange.
+pub(crate) fn allow_key(
+    front: &Front,
+    session: &Session,
+    action: Action,
+    exchange: &str,
+    key: &str,
+) -> Result<(), Exception> {
+    let (host, user) = (session.host.name(), &session.user);
+    if front.users.may_use_key(&session.who, action, host, exchange, key) {
+        return Ok(());
+    }
+    Err(Exception::new(
+        ReplyCode::AccessRefused,
+        format!(
+            "access to topic '{key}' in exchange '{exchange}' in vhost '{host}' refused for user '{user}'"
+        ),
+    ))
 }

@@ -55,6 +55,8 @@ impl Conn {
             (self.front.clone(), self.engine.clone(), self.session.clone());
         let owner = self.number;
         let basic::Consume { no_wait, exclusive, no_ack, .. } = consume;
+        // A copy: the table shares the buffer that it was read into.
+        let arguments = consume.arguments.as_table().to_owned();
         self.start_request(number, basic::Consume::ID, async move {
             let failed = |error| failed(&session.host, &error);
             let facts = front.engine.describe(queue.clone()).await.map_err(failed)?;
@@ -91,6 +93,8 @@ impl Conn {
                 queue,
                 no_ack,
                 exclusive,
+                arguments,
+                always_active: !facts.spec.single_active,
                 counts_deliveries,
                 limit: if no_ack { 0 } else { limit },
                 outstanding,

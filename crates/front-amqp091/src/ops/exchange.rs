@@ -1,5 +1,6 @@
 //! `exchange.declare`, `exchange.delete`, `exchange.bind`, `exchange.unbind`, and bindings as rules.
 
+use data_encoding::BASE64URL_NOPAD;
 use malote_engine::EngineError;
 use malote_model::{
     Action, Address, AuditAction, Filter, Headers, HeadersMatch, Refusal, Rule, TopicKind,
@@ -8,10 +9,11 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::queue_declare::RESERVED;
 use crate::arguments::topic_spec;
-use crate::conn::Conn;
 use crate::conn::completion::Done;
-use crate::message::model_value;
+use crate::conn::{Conn, allow_key};
+use crate::message::{model_value, with_field_value};
 use crate::names::VirtualHost;
+use crate::policy::declared_alternate;
 use crate::refusal::{failed, no_exchange, precondition};
 use crate::wire::error::{Exception, ReplyCode};
 use crate::wire::method::{DecodeMethod as _, exchange};
@@ -29,13 +31,52 @@ pub(crate) fn not_on_default(exchange: &str) -> Result<(), Exception> {
     }
 }
 
-/// The rule of a binding is named after its key and arguments: both identify it.
+/// The rule of a binding is named after its key and arguments: both identify it. Arguments that are too long for a name
+/// are represented by a hash.
 pub(crate) fn rule_name(key: &str, arguments: &FieldTable) -> String {
-    match arguments.is_empty() && !key.is_empty() && !key.contains('~') {
-        true => key.to_owned(),
-        false if arguments.is_empty() => format!("{key}~"),
+    if arguments.is_empty() {
+        let plain = !key.is_empty() && !key.contains('~');
+        return if plain { key.to_owned() } else { format!("{key}~") };
+    }
+    let encoded = BASE64URL_NOPAD.encode(arguments.as_bytes());
+    match key.len() + encoded.len() + 2 <= malote_model::limits::RULE_NAME_BYTES_MAX {
+        true => format!("{key}~={encoded}"),
         false => format!("{key}~{:016x}", xxh3_64(arguments.as_bytes())),
     }
+}
+
+/// The routing key and the arguments of a binding. Arguments that were too long for the name of the rule are known only
+/// for a headers exchange.
+pub(crate) fn binding_parts(rule: &Rule) -> (String, FieldTable) {
+    let (named_key, suffix) = rule.name.rsplit_once('~').unwrap_or((&rule.name, ""));
+    let stored = suffix.strip_prefix('=').and_then(|encoded| {
+        let bytes = BASE64URL_NOPAD.decode(encoded.as_bytes()).ok()?;
+        FieldTable::parse(bytes.into()).ok()
+    });
+    let (key, derived) = match &rule.filter {
+        Filter::Key(key) | Filter::Pattern(key) => (key.clone(), FieldTable::default()),
+        Filter::Weight(weight) => (weight.to_string(), FieldTable::default()),
+        Filter::Headers(headers) => (named_key.to_owned(), headers_table(headers)),
+        _ => (named_key.to_owned(), FieldTable::default()),
+    };
+    (key, stored.unwrap_or(derived))
+}
+
+fn headers_table(headers: &Headers) -> FieldTable {
+    let mode = match headers.mode {
+        HeadersMatch::All => "all",
+        HeadersMatch::Any => "any",
+        HeadersMatch::AllWithX => "all-with-x",
+        HeadersMatch::AnyWithX => "any-with-x",
+    };
+    let mut table = FieldTable::builder().with("x-match", mode);
+    for (name, value) in &headers.values {
+        match value {
+            Some(value) => with_field_value(value, &mut |value| table.put(name, value)),
+            None => table.put(name, FieldValue::Void),
+        }
+    }
+    table.build()
 }
 
 /// A binding as a rule.
@@ -142,7 +183,7 @@ impl Conn {
             let topic = topic.map_err(|_| no_exchange(&session.host, &declare.exchange))?;
             let any = [Action::Manage, Action::Receive, Action::Send];
             let allow = |action| self.allow(action, &topic, "exchange", &declare.exchange);
-            if !any.into_iter().any(|action| allow(action).is_ok()) {
+            if !self.sees_names() && !any.into_iter().any(|action| allow(action).is_ok()) {
                 allow(Action::Manage)?;
             }
             self.start_request(number, exchange::Declare::ID, async move {
@@ -156,27 +197,44 @@ impl Conn {
         let spec = topic_spec(&session.host, &declare)?;
         let topic = session.host.topic(&declare.exchange)?;
         self.allow(Action::Manage, &topic, "exchange", &declare.exchange)?;
-        if let Some(alternate) = &spec.alternate {
-            self.allow(Action::Receive, &topic, "exchange", &declare.exchange)?;
-            let shown = session.host.shown_exchange(alternate.as_str());
-            self.allow(Action::Send, alternate, "exchange", &shown)?;
-        }
+        // A new exchange needs these, an existing one does not.
+        let may_create = match &spec.alternate {
+            Some(alternate) => {
+                self.allow(Action::Receive, &topic, "exchange", &declare.exchange).and_then(|()| {
+                    let shown = session.host.shown(alternate.as_str());
+                    self.allow(Action::Send, alternate, "exchange", &shown)
+                })
+            }
+            None => Ok(()),
+        };
         let entry = self.audit(AuditAction::Declare, topic.as_str());
         self.start_request(number, exchange::Declare::ID, async move {
             let host = &session.host;
             let name = &declare.exchange;
-            if name.starts_with(RESERVED) && front.engine.topic(topic.clone()).await.is_err() {
+            if (name.starts_with(RESERVED) || may_create.is_err())
+                && front.engine.topic(topic.clone()).await.is_err()
+            {
+                may_create?;
                 let detail = format!("exchange name '{name}' contains reserved prefix 'amq.*'");
                 return Err(refused(detail));
             }
-            match front.engine.declare_topic(topic, spec).await {
+            match front.engine.declare_topic(topic.clone(), spec.clone()).await {
                 Ok(created) => {
                     if created {
                         front.access.audit().record(entry);
+                        let applied = front.reapply_to_exchange(topic).await;
+                        applied.map_err(|error| failed(host, &error))?;
                     }
                     Ok(Done::Reply(reply))
                 }
                 Err(EngineError::Refused(refusal)) => {
+                    // A policy may have set the alternate exchange; a declaration is compared with the declared one.
+                    if let (Refusal::TopicDiffers { field: "alternate", .. }, Ok(facts)) =
+                        (&refusal, front.engine.topic(topic).await)
+                        && declared_alternate(host, &facts) == spec
+                    {
+                        return Ok(Done::Reply(reply));
+                    }
                     let known = inequivalent(host, name, &refusal);
                     Err(known.unwrap_or_else(|| crate::refusal::refused(host, &refusal)))
                 }
@@ -238,6 +296,7 @@ impl Conn {
         let target = session.host.topic(&bind.destination)?;
         self.allow(Action::Send, &target, "exchange", &bind.destination)?;
         self.allow(Action::Receive, &source, "exchange", &bind.source)?;
+        allow_key(&front, &session, Action::Receive, &bind.source, &bind.routing_key)?;
         let entry = self.audit(AuditAction::Bind, source.as_str()).detail(target.as_str());
         self.start_request(number, exchange::Bind::ID, async move {
             let failed = |error: EngineError| failed(&session.host, &error);
@@ -262,6 +321,7 @@ impl Conn {
         let target = session.host.topic(&unbind.destination)?;
         self.allow(Action::Send, &target, "exchange", &unbind.destination)?;
         self.allow(Action::Receive, &source, "exchange", &unbind.source)?;
+        allow_key(&front, &session, Action::Receive, &unbind.source, &unbind.routing_key)?;
         let entry = self.audit(AuditAction::Unbind, source.as_str()).detail(target.as_str());
         self.start_request(number, exchange::Unbind::ID, async move {
             let rule = rule_name(&unbind.routing_key, &unbind.arguments);

@@ -4,15 +4,15 @@
 //! comes when the disk has them, and becomes as few confirms as possible.
 
 use malote_engine::{EncodedBatch, Engine, EngineError, IdFormat, Receipts};
-use malote_model::{Action, Address, Refusal};
+use malote_model::{Action, Address, QueueName, Refusal, Resource};
 
 use super::reply_to::{REPLY_TO, is_reply_name};
 use crate::conn::channel::Mode;
 use crate::conn::dispatch::not_implemented;
-use crate::conn::{Completion, Conn};
+use crate::conn::{Completion, Conn, allow_key};
 use crate::limits;
 use crate::message::{self, Incoming};
-use crate::names::VirtualHost;
+use crate::names::{DEFAULT_EXCHANGE, VirtualHost};
 use crate::refusal::{failed, precondition, refused};
 use crate::wire::content::{OutgoingReturn, Publication, put_content};
 use crate::wire::error::{Exception, ReplyCode};
@@ -69,7 +69,7 @@ impl Conn {
         let now = self.front.engine.now();
         let replies = self.channel(number).reply_to.as_ref().map(|replies| replies.name.as_str());
         let Incoming { message, publication, asks_reply } =
-            message::incoming(publication, &session.user, replies, now)?;
+            message::incoming(publication, (&session.user, session.impersonates), replies, now)?;
         if asks_reply && self.channel(number).reply_to.is_none() {
             return Err(precondition("fast reply consumer does not exist"));
         }
@@ -113,7 +113,7 @@ impl Conn {
         let mut batches = Vec::with_capacity(copies);
         for key in &more_queues {
             let queue = session.host.queue(key)?;
-            self.allow(Action::Send, &queue, "queue", key)?;
+            self.allow_default(&queue)?;
             let batch = encode(&queue.into(), message.clone());
             batches.push(batch.map_err(|error| failed(&session.host, &error))?);
         }
@@ -160,12 +160,21 @@ impl Conn {
             let target = (exchange.clone(), key.clone(), address.clone());
             self.channel(number).last_target = Some(target);
         }
-        let (what, name) = match exchange.is_empty() {
-            true => ("queue", key),
-            false => ("exchange", exchange),
-        };
-        self.allow(Action::Send, &address, what, name)?;
+        match &address {
+            Address::Queue(queue) => self.allow_default(queue)?,
+            Address::Topic(topic) => {
+                self.allow(Action::Send, topic, "exchange", exchange)?;
+                allow_key(&self.front, &session, Action::Send, exchange, key)?;
+            }
+        }
         Ok(address)
+    }
+
+    /// Publishing to the default exchange needs a grant for the queue, or a permission for the exchange.
+    fn allow_default(&self, queue: &QueueName) -> Result<(), Exception> {
+        let exchange = self.session.host.topic(DEFAULT_EXCHANGE)?;
+        let on = Resource::from(queue).through(&exchange);
+        self.allow(Action::Send, on, "exchange", DEFAULT_EXCHANGE)
     }
 
     /// Sends the waiting publications to the engine. Returns whether there were any.

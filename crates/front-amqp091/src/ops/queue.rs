@@ -5,8 +5,8 @@ use malote_model::{Action, Address, AuditAction, QueueName, Refusal};
 
 use super::exchange::{binding_rule, not_on_default, rule_name};
 use super::queue_declare::check_owner;
-use crate::conn::Conn;
 use crate::conn::completion::Done;
+use crate::conn::{Conn, allow_key};
 use crate::refusal::{failed, no_exchange, precondition};
 use crate::wire::error::Exception;
 use crate::wire::method::{DecodeMethod as _, queue};
@@ -27,6 +27,7 @@ impl Conn {
         let topic = self.session.host.topic(&bind.exchange)?;
         self.allow(Action::Send, &queue, "queue", &shown)?;
         self.allow(Action::Receive, &topic, "exchange", &bind.exchange)?;
+        allow_key(&self.front, &self.session, Action::Receive, &bind.exchange, &key)?;
         let owned = self.own_queues.contains(&queue);
         let entry = self.audit(AuditAction::Bind, topic.as_str()).detail(queue.as_str());
         let (front, session) = (self.front.clone(), self.session.clone());
@@ -54,6 +55,7 @@ impl Conn {
         let topic = self.session.host.topic(&unbind.exchange)?;
         self.allow(Action::Send, &queue, "queue", &shown)?;
         self.allow(Action::Receive, &topic, "exchange", &unbind.exchange)?;
+        allow_key(&self.front, &self.session, Action::Receive, &unbind.exchange, &key)?;
         let owned = self.own_queues.contains(&queue);
         let entry = self.audit(AuditAction::Unbind, topic.as_str()).detail(queue.as_str());
         let (front, session) = (self.front.clone(), self.session.clone());

@@ -2,7 +2,7 @@
 
 use data_encoding::BASE64URL_NOPAD;
 use malote_engine::{EngineError, QueueFacts};
-use malote_model::{Action, AuditAction, QueueName, Refusal};
+use malote_model::{Action, AuditAction, DeadLetterTarget, QueueName, Refusal};
 
 use super::reply_to::{REPLY_TO, is_reply_name};
 use crate::arguments::{check_equivalent, queue_spec};
@@ -10,6 +10,7 @@ use crate::conn::Conn;
 use crate::conn::completion::Done;
 use crate::conn::handshake::Session;
 use crate::names::VirtualHost;
+use crate::policy::queue_spec_with;
 use crate::refusal::{failed, locked, no_queue};
 use crate::wire::error::{Exception, ReplyCode};
 use crate::wire::method::{DecodeMethod as _, Method, queue};
@@ -50,13 +51,19 @@ impl Conn {
         };
         let name = session.host.queue(&shown)?;
         self.allow(Action::Manage, &name, "queue", &shown)?;
-        let spec = queue_spec(&session.host, &shown, &declare)?;
-        if let malote_model::DeadLetterTarget::Topic { topic, .. } = &spec.dead_letter {
-            // As in RabbitMQ: reading from the queue, and writing to its dead-letter exchange.
-            self.allow(Action::Receive, &name, "queue", &shown)?;
-            let exchange = session.host.shown_exchange(topic.as_str());
-            self.allow(Action::Send, topic, "exchange", &exchange)?;
-        }
+        let seen = front.metadata.version();
+        let spec = queue_spec_with(&front.metadata.current(), &session.host, &shown, &declare)?;
+        let by_arguments = queue_spec(&session.host, &shown, &declare)?;
+        // A new queue needs these, an existing one does not.
+        let may_create = match &by_arguments.dead_letter {
+            DeadLetterTarget::Topic { topic, .. } => {
+                self.allow(Action::Receive, &name, "queue", &shown).and_then(|()| {
+                    let exchange = session.host.shown(topic.as_str());
+                    self.allow(Action::Send, topic, "exchange", &exchange)
+                })
+            }
+            _ => Ok(()),
+        };
         let (owned, entry) =
             (self.own_queues.contains(&name), self.audit(AuditAction::Declare, name.as_str()));
         self.start_request(number, queue::Declare::ID, async move {
@@ -81,9 +88,14 @@ impl Conn {
                     let detail = format!("queue name '{shown}' contains reserved prefix 'amq.*'");
                     return Err(Exception::new(ReplyCode::AccessRefused, detail));
                 }
+                may_create.clone()?;
                 match engine.declare(name.clone(), spec.clone()).await {
                     Ok(_) => {
                         front.access.audit().record(entry);
+                        if front.metadata.version() != seen {
+                            // A policy changed meanwhile.
+                            let _ = front.reapply_to_queue(name.clone()).await;
+                        }
                         let reply = (!declare.no_wait).then(|| declare_ok(&shown, 0, 0));
                         let own = declare.exclusive.then(|| name.clone());
                         return Ok(Done::Declared { shown, own, reply });
@@ -114,11 +126,17 @@ impl Conn {
         Ok(())
     }
 
+    /// In RabbitMQ, everyone who may enter a virtual host may ask whether a queue or exchange exists. Users with only
+    /// grants must have one for it.
+    pub(crate) fn sees_names(&self) -> bool {
+        self.front.users.has_permission(&self.session.who, self.session.host.name())
+    }
+
     /// A passive declaration needs any permission.
     fn allow_any(&self, name: &QueueName, shown: &str) -> Result<(), Exception> {
         let any = [Action::Manage, Action::Receive, Action::Send];
-        let allowed =
-            any.into_iter().any(|action| self.allow(action, name, "queue", shown).is_ok());
+        let allowed = self.sees_names()
+            || any.into_iter().any(|action| self.allow(action, name, "queue", shown).is_ok());
         if allowed { Ok(()) } else { self.allow(Action::Manage, name, "queue", shown) }
     }
 

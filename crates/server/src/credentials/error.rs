@@ -31,6 +31,9 @@ pub enum CredentialsError {
     },
     #[error("invalid name `{name}`: use up to 128 letters, digits or . _ @ + - / = $")]
     BadName { name: String },
+    /// A tag, permission or password hash of RabbitMQ.
+    #[error("{why}")]
+    BadPermission { why: String },
     #[error("a password must have 1 to {PASSWORD_BYTES_MAX} bytes")]
     BadPassword,
     /// A store with credentials cannot be opened to everyone.

@@ -2,6 +2,7 @@
 
 use super::grant::Grant;
 use crate::files;
+use malote_front_amqp091::users::{TopicPermission, VhostPermission};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fmt;
@@ -15,7 +16,8 @@ use std::str::FromStr;
 /// |---|---|
 /// | 1 | `*` in a grant crossed slashes; it is converted to `**` with the next change |
 /// | 2 | `*` stays within a segment, `**` crosses slashes |
-const VERSION: u32 = 2;
+/// | 3 | users have tags and permissions of RabbitMQ, and may have passwords hashed by RabbitMQ |
+const VERSION: u32 = 3;
 
 const HEADER: &str = "# Users, keys and tokens of Malote. Written by `malote user` and `malote key`;\n\
                       # a running server takes changes up within a second. Keys hold plain secrets.\n\n";
@@ -80,11 +82,32 @@ pub(super) struct CredentialsFile {
 #[serde(deny_unknown_fields)]
 pub(super) struct UserRecord {
     pub name: String,
-    /// argon2id in PHC format. A user without a password uses keys and tokens only.
+    /// argon2id in PHC format, or a hash of RabbitMQ. A user without a password uses keys and tokens only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<String>,
+    /// Tags of RabbitMQ.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
     #[serde(default)]
     pub grants: Vec<Grant>,
+    /// Permissions of RabbitMQ, one for each virtual host.
+    #[serde(default, rename = "permission", skip_serializing_if = "Vec::is_empty")]
+    pub permissions: Vec<VhostPermission>,
+    #[serde(default, rename = "topic_permission", skip_serializing_if = "Vec::is_empty")]
+    pub topic_permissions: Vec<TopicPermission>,
+}
+
+impl UserRecord {
+    pub fn new(name: &str, password: Option<String>, grants: Vec<Grant>) -> UserRecord {
+        UserRecord {
+            name: name.to_owned(),
+            password,
+            tags: Vec::new(),
+            grants,
+            permissions: Vec::new(),
+            topic_permissions: Vec::new(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -164,6 +187,13 @@ impl CredentialsFile {
 
     pub(super) fn is_empty(&self) -> bool {
         self.users.is_empty() && self.keys.is_empty() && self.tokens.is_empty()
+    }
+
+    /// Removes a user with its keys and tokens.
+    pub(super) fn remove_user(&mut self, name: &str) {
+        self.users.retain(|user| user.name != name);
+        self.keys.retain(|key| key.user.as_deref() != Some(name));
+        self.tokens.retain(|token| token.user.as_deref() != Some(name));
     }
 
     fn check(&self) -> Result<(), String> {

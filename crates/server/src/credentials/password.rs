@@ -1,4 +1,4 @@
-//! Passwords: argon2id, never on an async thread, and cached once verified.
+//! Passwords: argon2id (or an imported hash of RabbitMQ), never on an async thread, and cached once verified.
 //!
 //! By design, a check needs 20 MiB and about 20 ms, and HTTP clients send their password with every request. Therefore,
 //! the last correct password of a user is cached as a keyed hash. The key is created at start and never leaves memory.
@@ -7,6 +7,7 @@
 //! Checks are queued: one at a time per name and address, one at a time per address, and addresses take turns. A flood
 //! of guesses delays only itself. The number of waiting checks is bounded by the number of connections.
 
+use super::rabbitmq::RabbitmqHash;
 use super::random;
 use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
@@ -40,6 +41,17 @@ pub(super) fn hash(password: &str) -> String {
 }
 
 fn verify(password: &str, stored: &str) -> bool {
+    match RabbitmqHash::parse(stored) {
+        None => verify_argon2id(password, stored),
+        Some(hash) => {
+            // As slow as any other check, so that the time does not reveal which form of hash a user has.
+            verify_argon2id(password, decoy());
+            hash.verify(password)
+        }
+    }
+}
+
+fn verify_argon2id(password: &str, stored: &str) -> bool {
     PasswordHash::new(stored)
         .is_ok_and(|stored| argon2id().verify_password(password.as_bytes(), &stored).is_ok())
 }

@@ -7,6 +7,7 @@ use super::file::{
 use super::grant::Grant;
 use super::password::{self, PASSWORD_BYTES_MAX, PasswordChecker};
 use super::random;
+use super::rights::RabbitmqRights;
 use super::types::{Holder, KeyInfo, KeySecret, Listing, NewKey, NewToken, TokenInfo, UserInfo};
 use crate::files::{self, Fingerprint};
 use crate::reload::Reload;
@@ -37,7 +38,7 @@ const REQUIRED_TEXT: &[u8] =
 /// thread, use `spawn_blocking`.
 pub struct Store {
     path: PathBuf,
-    image: ArcSwap<CredentialsSnapshot>,
+    pub(super) image: ArcSwap<CredentialsSnapshot>,
     /// The version of the snapshot; wakes tasks that must check permissions again.
     version: watch::Sender<u64>,
     /// An empty store must not mean "everyone": there were credentials, or a port is not on loopback.
@@ -51,8 +52,8 @@ pub struct Store {
 type OnChange = dyn Fn(AuditAction, &str, &str) + Send + Sync;
 
 /// The content of the file, indexed for checks.
-struct CredentialsSnapshot {
-    file: CredentialsFile,
+pub(super) struct CredentialsSnapshot {
+    pub file: CredentialsFile,
     seen: Option<Fingerprint>,
     /// By principal name: users, `key:ID`, `token:LABEL`.
     grants: HashMap<Arc<str>, Vec<Grant>>,
@@ -61,6 +62,8 @@ struct CredentialsSnapshot {
     tokens: HashMap<[u8; 32], Principal>,
     /// Passwords, keys and tokens that are valid.
     credentials: HashSet<CredentialId>,
+    /// Tags and permissions of RabbitMQ.
+    pub rabbitmq: RabbitmqRights,
 }
 
 impl Store {
@@ -98,7 +101,7 @@ impl Store {
         let _ = self.on_change.set(Box::new(record));
     }
 
-    fn changed_by(&self, action: AuditAction, object: &str, detail: &str) {
+    pub(super) fn changed_by(&self, action: AuditAction, object: &str, detail: &str) {
         if let Some(record) = self.on_change.get() {
             record(action, object, detail);
         }
@@ -220,6 +223,8 @@ impl Store {
                     name: user.name.clone(),
                     has_password: user.password.is_some(),
                     grants: user.grants.clone(),
+                    tags: user.tags.clone(),
+                    permissions: user.permissions.clone(),
                 })
                 .collect(),
             keys: keys
@@ -254,7 +259,7 @@ impl Store {
             if file.users.iter().any(|user| user.name == name) {
                 return Err(CredentialsError::Exists { what: "user", name: name.to_owned() });
             }
-            file.users.push(UserRecord { name: name.to_owned(), password, grants });
+            file.users.push(UserRecord::new(name, password, grants));
             Ok(())
         })?;
         self.changed_by(AuditAction::UserAdd, name, &detail);
@@ -277,13 +282,10 @@ impl Store {
     /// Removes a user with its keys and tokens.
     pub fn remove_user(&self, name: &str) -> Result<(), CredentialsError> {
         self.change(|file| {
-            let before = file.users.len();
-            file.users.retain(|user| user.name != name);
-            if file.users.len() == before {
+            if !file.users.iter().any(|user| user.name == name) {
                 return Err(not_found("user", name));
             }
-            file.keys.retain(|key| key.user.as_deref() != Some(name));
-            file.tokens.retain(|token| token.user.as_deref() != Some(name));
+            file.remove_user(name);
             Ok(())
         })?;
         self.changed_by(AuditAction::UserRemove, name, "");
@@ -411,7 +413,7 @@ impl Store {
 
     /// Reads the current file, changes it and writes it, under a lock against other processes. A refused change has no
     /// effect.
-    fn change<T>(
+    pub(super) fn change<T>(
         &self,
         change: impl FnOnce(&mut CredentialsFile) -> Result<T, CredentialsError>,
     ) -> Result<T, CredentialsError> {
@@ -446,7 +448,8 @@ impl Access for Store {
         }
         let image = self.image.load();
         let grants = image.grants.get(who.name()).filter(|_| image.knows(who));
-        if grants.is_some_and(|grants| grants.iter().any(|grant| grant.allows(action, on))) {
+        let granted = grants.is_some_and(|held| held.iter().any(|grant| grant.allows(action, on)));
+        if granted || grants.is_some() && image.rabbitmq.permits(who.name(), action, on) {
             return Ok(());
         }
         Err(Denied::new(who, action, on))
@@ -512,6 +515,7 @@ impl CredentialsSnapshot {
             keys: HashMap::new(),
             tokens: HashMap::new(),
             credentials: HashSet::new(),
+            rabbitmq: RabbitmqRights::of(&file.users),
             file: CredentialsFile::default(),
         };
         for user in &file.users {
@@ -625,11 +629,11 @@ fn check_holder(file: &CredentialsFile, holder: &Holder) -> Result<(), Credentia
     }
 }
 
-fn check_name(name: &str) -> Result<(), CredentialsError> {
+pub(super) fn check_name(name: &str) -> Result<(), CredentialsError> {
     if is_name(name) { Ok(()) } else { Err(CredentialsError::BadName { name: name.to_owned() }) }
 }
 
-fn hashed(password: &str) -> Result<String, CredentialsError> {
+pub(super) fn hashed(password: &str) -> Result<String, CredentialsError> {
     if password.is_empty() || password.len() > PASSWORD_BYTES_MAX {
         return Err(CredentialsError::BadPassword);
     }
@@ -647,7 +651,7 @@ fn shown_holder(holder: &Holder) -> String {
     }
 }
 
-fn not_found(what: &'static str, name: &str) -> CredentialsError {
+pub(super) fn not_found(what: &'static str, name: &str) -> CredentialsError {
     CredentialsError::NotFound { what, name: name.to_owned() }
 }
 

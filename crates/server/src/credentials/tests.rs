@@ -8,23 +8,23 @@ use malote_model::access::{Access, Action, Principal};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+pub(super) const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-fn store() -> (tempfile::TempDir, Store) {
+pub(super) fn store() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path().join("data").join(CREDENTIALS_FILE)).unwrap();
     (dir, store)
 }
 
-fn again(store: &Store) -> Store {
+pub(super) fn again(store: &Store) -> Store {
     Store::open(store.path()).unwrap()
 }
 
-fn grants(texts: &[&str]) -> Vec<Grant> {
+pub(super) fn grants(texts: &[&str]) -> Vec<Grant> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-fn may(store: &Store, who: &Principal, action: Action, queue: &str) -> bool {
+pub(super) fn may(store: &Store, who: &Principal, action: Action, queue: &str) -> bool {
     store.check(who, action, (&QueueName::new(queue).unwrap()).into()).is_ok()
 }
 
@@ -220,7 +220,7 @@ fn a_running_server_keeps_its_credentials_if_the_file_becomes_invalid_or_missing
     assert_eq!(store.reload(false), Ok(false));
     let ana = acting_as(&store, "ana");
 
-    for broken in ["nonsense", "version = 3", "version = 1\n[[user]]\nname = 'a'\nextra = 1"] {
+    for broken in ["nonsense", "version = 4", "version = 1\n[[user]]\nname = 'a'\nextra = 1"] {
         files::write_private(store.path(), broken.as_bytes()).unwrap();
         let error = store.reload(false).unwrap_err();
         assert!(error.contains("cannot be used"), "{error}");
@@ -312,7 +312,7 @@ async fn a_change_wakes_waiting_tasks_and_invalidates_old_credentials() {
 }
 
 #[test]
-fn a_version_1_file_keeps_its_meaning_and_an_older_server_refuses_version_2() {
+fn a_version_1_file_keeps_its_meaning_and_an_older_server_refuses_the_new_version() {
     let (_dir, store) = store();
     store.add_user("ana", None, vec![]).unwrap();
     let first =
@@ -325,7 +325,7 @@ fn a_version_1_file_keeps_its_meaning_and_an_older_server_refuses_version_2() {
     );
     assert_eq!(store.list().users[0].grants, grants(&["send team-**", "receive *", "manage a"]));
     let text = files::read_text(store.path()).unwrap();
-    assert!(text.contains("version = 2") && text.contains("send team-**"), "{text}");
+    assert!(text.contains("version = 3") && text.contains("send team-**"), "{text}");
 }
 
 /// A flood of wrong passwords from one address does not delay logins from other addresses.

@@ -2,6 +2,7 @@
 
 use super::file::KeyKind;
 use super::grant::Grant;
+use malote_front_amqp091::users::VhostPermission;
 use malote_model::access::Principal;
 use std::sync::Arc;
 
@@ -59,6 +60,10 @@ pub struct UserInfo {
     /// Whether it can log in with a password.
     pub has_password: bool,
     pub grants: Vec<Grant>,
+    /// Tags of RabbitMQ.
+    pub tags: Vec<String>,
+    /// Permissions of RabbitMQ.
+    pub permissions: Vec<VhostPermission>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -59,6 +59,8 @@ pub struct Listeners {
     pub amqps: Listen,
     /// Administration API of Service Bus, on the port of Microsoft's emulator.
     pub servicebus_admin: Listen,
+    /// Management API of RabbitMQ.
+    pub rabbitmq_management: Listen,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,6 +110,8 @@ pub enum Certificate {
 pub struct RabbitmqSettings {
     /// Virtual hosts to create at start, besides `/`.
     pub vhosts: Vec<String>,
+    /// Definitions to import at start.
+    pub definitions: Option<PathBuf>,
     /// Time to acknowledge a message; none for no limit.
     pub consumer_timeout: Option<Duration>,
 }

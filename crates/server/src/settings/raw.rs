@@ -56,11 +56,15 @@ settings! {
         "A second port for AMQP, where clients expect TLS (5671): host:port, :port, port or off";
     servicebus_admin = "servicebus_admin", "MALOTE_SERVICEBUS_ADMIN", Some("--servicebus-admin"), false,
         "Service Bus administration (Atom XML over HTTP), also on the AMQP port: host:port, :port, port or off";
+    rabbitmq_management = "rabbitmq_management", "MALOTE_RABBITMQ_MANAGEMENT", Some("--rabbitmq-management"), false,
+        "RabbitMQ's management API over HTTP (15672): host:port, :port, port or off";
     data = "data", "MALOTE_DATA", Some("--data"), false, "Directory of the journal and the credentials";
     servicebus_config = "servicebus_config", "MALOTE_SERVICEBUS_CONFIG", Some("--servicebus-config"), false,
         "Entities to create at start: a Config.json of Microsoft's Service Bus emulator";
     rabbitmq_vhosts = "rabbitmq_vhosts", "MALOTE_RABBITMQ_VHOSTS", None, false,
         "Virtual hosts of RabbitMQ to create at start, besides /, separated by commas";
+    rabbitmq_definitions = "rabbitmq_definitions", "MALOTE_RABBITMQ_DEFINITIONS", None, false,
+        "Definitions of RabbitMQ to import at start: a JSON file";
     rabbitmq_consumer_timeout = "rabbitmq_consumer_timeout", "MALOTE_RABBITMQ_CONSUMER_TIMEOUT", None, false,
         "Time for a RabbitMQ client to acknowledge a message before its channel is closed, or off";
     public_url = "public_url", "MALOTE_PUBLIC_URL", None, false,

@@ -39,11 +39,13 @@ impl SettingsReader {
         let amqp = self.listen("amqp", "127.0.0.1:5672");
         let amqps = self.listen("amqps", "off");
         let servicebus_admin = self.listen("servicebus_admin", "5300");
+        let rabbitmq_management = self.listen("rabbitmq_management", "off");
         let data = self.data(env);
         let servicebus_config = self.optional("servicebus_config").map(PathBuf::from);
         let vhosts = self.optional("rabbitmq_vhosts").unwrap_or_default();
         let names = vhosts.split(',').map(str::trim).filter(|name| !name.is_empty());
         let vhosts = names.map(str::to_owned).collect();
+        let definitions = self.optional("rabbitmq_definitions").map(PathBuf::from);
         let consumer_timeout = self.parsed("rabbitmq_consumer_timeout", "30m", |text| match text {
             "off" => Ok(None),
             text => parse_duration(text).map(Some).map_err(|_| "a duration such as 30m, or off"),
@@ -80,10 +82,11 @@ impl SettingsReader {
                 amqp: amqp?,
                 amqps: amqps?,
                 servicebus_admin: servicebus_admin?,
+                rabbitmq_management: rabbitmq_management?,
             },
             data: data?,
             servicebus_config,
-            rabbitmq: RabbitmqSettings { vhosts, consumer_timeout: consumer_timeout? },
+            rabbitmq: RabbitmqSettings { vhosts, definitions, consumer_timeout: consumer_timeout? },
             sqs: sqs_settings?,
             log: LogSettings { filter: filter?, format: format? },
             tls: tls?,

@@ -52,9 +52,11 @@ fn flag_beats_environment_beats_file_beats_default() {
             amqp = "off" # malote.toml
             amqps = "off" # default
             servicebus_admin = "127.0.0.1:5300" # default
+            rabbitmq_management = "off" # default
             data = "/nowhere/.local/share/malote" # default
             # servicebus_config is not set
             # rabbitmq_vhosts is not set
+            # rabbitmq_definitions is not set
             rabbitmq_consumer_timeout = "30m" # default
             # public_url is not set
             sqs_account = "000000000000" # default
@@ -84,7 +86,7 @@ fn flag_beats_environment_beats_file_beats_default() {
 }
 
 #[test]
-fn what_is_printed_is_a_settings_file() {
+fn printed_settings_are_a_settings_file() {
     let settings = load("http = 'off'\n[limits]\nconnections = 10", &[], RawSettings::default());
     let printed = settings.unwrap().to_toml();
     let again = load(&printed, &[], RawSettings::default()).unwrap();

@@ -1,0 +1,83 @@
+//! The credential store, as the RabbitMQ front end uses it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use malote_front_amqp091 as rabbitmq;
+use malote_model::access::{Action, Principal};
+use rabbitmq::users::{Changing, UserChange, UserEntry, UserError};
+
+use crate::credentials::{CredentialsError, Store};
+
+/// Users of RabbitMQ clients and of the management API.
+pub(crate) struct RabbitmqUsers(pub Arc<Store>);
+
+impl rabbitmq::Keys for RabbitmqUsers {
+    fn is_open(&self) -> bool {
+        self.0.is_open()
+    }
+
+    fn verify_password<'a>(
+        &'a self,
+        user: &'a str,
+        password: &'a str,
+        peer: IpAddr,
+    ) -> rabbitmq::Verified<'a> {
+        Box::pin(self.0.verify_password(user, password, peer))
+    }
+}
+
+impl rabbitmq::users::Users for RabbitmqUsers {
+    fn tags(&self, who: &Principal) -> Vec<String> {
+        self.0.tags(who)
+    }
+
+    fn may_enter(&self, who: &Principal, vhost: &str) -> bool {
+        self.0.may_enter(who, vhost)
+    }
+
+    fn has_permission(&self, who: &Principal, vhost: &str) -> bool {
+        self.0.has_permission(who, vhost)
+    }
+
+    fn may_use_key(
+        &self,
+        who: &Principal,
+        action: Action,
+        vhost: &str,
+        exchange: &str,
+        key: &str,
+    ) -> bool {
+        self.0.may_use_key(who, action, vhost, exchange, key)
+    }
+
+    fn list(&self) -> Vec<UserEntry> {
+        self.0.user_entries()
+    }
+
+    fn change(&self, changes: Vec<UserChange>) -> Changing<'_> {
+        let store = self.0.clone();
+        Box::pin(async move {
+            let changed = tokio::task::spawn_blocking(move || store.change_users(changes)).await;
+            match changed {
+                Ok(changed) => changed.map_err(user_error),
+                Err(_) => Err(UserError::Failed("the change was interrupted".to_owned())),
+            }
+        })
+    }
+}
+
+fn user_error(error: CredentialsError) -> UserError {
+    match error {
+        CredentialsError::NotFound { name, .. } => UserError::NotFound(name),
+        CredentialsError::BadName { .. }
+        | CredentialsError::BadPassword
+        | CredentialsError::BadPermission { .. } => UserError::Invalid(error.to_string()),
+        CredentialsError::Unreadable { .. }
+        | CredentialsError::Unwritable { .. }
+        | CredentialsError::Malformed { .. }
+        | CredentialsError::Exists { .. }
+        | CredentialsError::NotEmpty { .. }
+        | CredentialsError::ActsForUser { .. } => UserError::Failed(error.to_string()),
+    }
+}
