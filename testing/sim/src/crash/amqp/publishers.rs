@@ -17,7 +17,7 @@ const SESSIONS_EACH: u64 = 4;
 /// Publications that are sent before their confirms are awaited.
 const BURST_MAX: u64 = 12;
 const PERSISTENT: u8 = 2;
-/// One of so many messages to the exchange is rejected by the consumer of `judged`.
+/// Every fifth message to the exchange is rejected by the consumer of `judged`, counted over all messages of a publisher.
 pub(super) const REJECTED_EACH: u64 = 5;
 
 /// A publisher of messages: their numbers go on after a reconnect.
