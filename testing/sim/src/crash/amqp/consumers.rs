@@ -87,12 +87,12 @@ pub(super) async fn consume(load: Arc<Load>, role: Role, seed: u64) {
     while let Some((connection, kills)) = load.reconnect().await {
         let holder = load.shared.new_holder();
         let ended = serve(&load, role, &connection, (holder, kills), &mut rng).await;
-        load.record.losing();
+        load.record.leaving();
         load.shared.history().disconnected(holder);
         if ended.is_ok() {
             let _ = timeout(PATIENCE, connection.close(200, "leaving".into())).await;
-            load.record.losing();
         }
+        load.record.left();
     }
 }
 
@@ -118,15 +118,16 @@ async fn serve(
         if load.shared.is_done() {
             return Ok(());
         }
-        load.record.losing();
         load.shared.history().disconnected(holder);
         if rng.chance(50) {
             count(&load.record.connections_left);
             return Ok(());
         }
         count(&load.record.channels_left);
-        channel.close(200, "leaving".into()).await?;
-        load.record.losing();
+        load.record.leaving();
+        let closed = channel.close(200, "leaving".into()).await;
+        load.record.left();
+        closed?;
     }
 }
 

@@ -31,6 +31,8 @@ struct Messages {
     /// The last time that a server was killed, or that a consumer left or requeued. Messages that were published
     /// later cannot have been delivered in vain.
     lost: Option<Instant>,
+    /// Consumers that are leaving now: until they have left, messages may come back at any time.
+    leaving: u64,
     kills: u64,
 }
 
@@ -56,13 +58,28 @@ impl Record {
         self.messages().lost = Some(Instant::now());
     }
 
+    /// A consumer begins to leave. Its messages come back before it hears that it has left.
+    pub(super) fn leaving(&self) {
+        self.messages().leaving += 1;
+    }
+
+    /// That consumer has left.
+    pub(super) fn left(&self) {
+        let mut messages = self.messages();
+        messages.leaving -= 1;
+        messages.lost = Some(Instant::now());
+    }
+
     /// Checks the flag of a delivery.
     pub(super) fn delivered(&self, history: &mut History, name: &str, redelivered: bool) {
         let mut messages = self.messages();
         if messages.kills != history.kills {
             (messages.kills, messages.lost) = (history.kills, Some(Instant::now()));
         }
-        let lost = messages.lost;
+        let lost = match messages.leaving {
+            0 => messages.lost,
+            _ => Some(Instant::now()),
+        };
         // The history reports names that it does not know.
         let Some((published, seen)) = messages.known.get_mut(name) else { return };
         match (*seen, redelivered) {
