@@ -5,8 +5,8 @@
 
 use data_encoding::BASE64;
 use malote_model::{
-    DeadLetterTarget, Dedup, Durability, HashOn, OnExpiry, Overflow, QueueSpec, Sessions,
-    TopicKind, TopicSpec,
+    DeadLetterTarget, Dedup, Durability, HashOn, OnExpiry, Overflow, QueueSpec, SessionFrom,
+    Sessions, TopicKind, TopicSpec,
 };
 
 use crate::conn::dispatch::not_implemented;
@@ -40,7 +40,7 @@ const CACHE_TTL: &str = "x-cache-ttl";
 const DURATION_MAX: i64 = 315_360_000_000;
 
 /// Arguments that a declaration must repeat.
-const COMPARED: [&str; 20] = [
+const COMPARED: [&str; 21] = [
     EXPIRES,
     MESSAGE_TTL,
     DLX,
@@ -60,6 +60,7 @@ const COMPARED: [&str; 20] = [
     "x-max-age",
     DELIVERY_LIMIT,
     SESSIONS,
+    SESSION_FROM,
     DEDUPLICATION,
 ];
 
@@ -139,10 +140,6 @@ pub(crate) fn queue_spec(
     if quorum {
         check_quorum(host, name, declare)?;
     }
-    if table.get(SESSION_FROM).is_some() {
-        let detail = "x-session-from is not supported: publish with the header 'x-session'";
-        return Err(not_implemented(detail));
-    }
     let dead_letter = dead_letter(&arguments)?;
     let has_target = dead_letter != DeadLetterTarget::Drop;
     let limit = match table.get(DELIVERY_LIMIT).and_then(FieldValue::as_integer) {
@@ -157,6 +154,10 @@ pub(crate) fn queue_spec(
         true => Sessions::Dynamic,
         false => Sessions::None,
     };
+    let session_from = session_from(&arguments)?;
+    if session_from.is_some() && !sessions.required() {
+        return Err(arguments.bad(SESSION_FROM, format!("needs the argument '{SESSIONS}' = true")));
+    }
     let dedup = match arguments.flag(DEDUPLICATION)? {
         true => {
             let window_ms = arguments.number(CACHE_TTL, 1, DURATION_MAX)?;
@@ -169,6 +170,7 @@ pub(crate) fn queue_spec(
     let durable = declare.durable && !declare.exclusive;
     let mut spec = QueueSpec {
         sessions,
+        session_from,
         // The number of redeliveries, not of deliveries.
         failed_max: limit.map(|limit| limit.saturating_add(1).min(failed_most)),
         dead_letter,
@@ -198,6 +200,24 @@ pub(crate) fn queue_spec(
     spec.bytes_max = spec.bytes_max.map(|most| most.max(1));
     spec.labels.insert(ARGUMENTS_LABEL.to_owned(), BASE64.encode(table.as_bytes()));
     Ok(spec)
+}
+
+/// `header:NAME`, `routing-key` or `correlation-id`.
+fn session_from(arguments: &Arguments<'_>) -> Result<Option<SessionFrom>, Exception> {
+    let from = match arguments.text(SESSION_FROM)? {
+        None => return Ok(None),
+        Some("routing-key") => SessionFrom::Key,
+        Some("correlation-id") => SessionFrom::CorrelationId,
+        Some(text) => match text.strip_prefix("header:") {
+            Some(name) => SessionFrom::Property(name.to_owned()),
+            None => {
+                let why = "expected 'header:NAME', 'routing-key' or 'correlation-id'";
+                return Err(arguments.bad(SESSION_FROM, why));
+            }
+        },
+    };
+    from.check().map_err(|refusal| arguments.bad(SESSION_FROM, refusal))?;
+    Ok(Some(from))
 }
 
 fn check_quorum(host: &VirtualHost, name: &str, declare: &queue::Declare) -> Result<(), Exception> {
