@@ -36,8 +36,6 @@ const SESSIONS: &str = "x-sessions";
 const SESSION_FROM: &str = "x-session-from";
 const DEDUPLICATION: &str = "x-message-deduplication";
 const CACHE_TTL: &str = "x-cache-ttl";
-/// RabbitMQ's largest duration: ten years.
-const DURATION_MAX: i64 = 315_360_000_000;
 
 /// Arguments that a declaration must repeat.
 const COMPARED: [&str; 21] = [
@@ -99,7 +97,7 @@ impl<'a> Arguments<'a> {
             return Err(self.bad(name, format!("{{value_zero,{number}}}")));
         }
         if number > most {
-            return Err(self.bad(name, format!("{{value_too_big,{number}}}")));
+            return Err(self.bad(name, format!("{{value_too_large,{number}}}")));
         }
         Ok(u64::try_from(number).ok())
     }
@@ -160,7 +158,7 @@ pub(crate) fn queue_spec(
     }
     let dedup = match arguments.flag(DEDUPLICATION)? {
         true => {
-            let window_ms = arguments.number(CACHE_TTL, 1, DURATION_MAX)?;
+            let window_ms = arguments.number(CACHE_TTL, 1, limits::DURATION_MS_MAX)?;
             let window_ms = window_ms.unwrap_or(limits::DEDUP_WINDOW_MS);
             let window_ms = window_ms.min(malote_model::limits::DEDUP_WINDOW_MS_MAX);
             Some(Dedup { window_ms, per_session: false, content: false })
@@ -178,7 +176,7 @@ pub(crate) fn queue_spec(
         durability: if durable { Durability::Fsync } else { Durability::Relaxed },
         message_bytes_max: malote_model::limits::MESSAGE_BYTES_MAX,
         // A time to live of zero means: deliver at once, or expire.
-        ttl_ms: arguments.number(MESSAGE_TTL, 0, DURATION_MAX)?.map(|ms| ms.max(1)),
+        ttl_ms: arguments.number(MESSAGE_TTL, 0, limits::DURATION_MS_MAX)?.map(|ms| ms.max(1)),
         on_expiry: if has_target { OnExpiry::DeadLetter } else { OnExpiry::Drop },
         priority_max: arguments.number(MAX_PRIORITY, 1, 255)?.unwrap_or(0) as u8,
         dedup,
@@ -186,7 +184,7 @@ pub(crate) fn queue_spec(
         bytes_max: arguments.number(MAX_BYTES, 0, i64::MAX)?,
         overflow: overflow(&arguments, has_target)?,
         auto_delete: declare.auto_delete,
-        idle_ms_max: arguments.number(EXPIRES, 1, DURATION_MAX)?,
+        idle_ms_max: arguments.number(EXPIRES, 1, limits::DURATION_MS_MAX)?,
         exclusive: declare.exclusive,
         single_active: arguments.flag(SINGLE_ACTIVE)?,
         transient: !declare.durable,
