@@ -9,7 +9,6 @@ use malote_model::{
     Sessions, TopicKind, TopicSpec,
 };
 
-use crate::conn::dispatch::not_implemented;
 use crate::limits;
 use crate::names::VirtualHost;
 use crate::refusal::precondition;
@@ -132,7 +131,6 @@ pub(crate) fn queue_spec(
     let quorum = match arguments.text(TYPE)?.unwrap_or(TYPE_CLASSIC) {
         TYPE_CLASSIC => false,
         TYPE_QUORUM => true,
-        "stream" => return Err(not_implemented("queue type 'stream' is not supported")),
         other => return Err(arguments.bad(TYPE, format!("unsupported queue type '{other}'"))),
     };
     if quorum {
