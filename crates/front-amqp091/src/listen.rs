@@ -9,8 +9,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::conn::Conn;
 use crate::conn::handshake::{Handshake, shake_hands};
-use crate::conn::{Conn, io::serve};
+use crate::conn::io::{ignore_rest, serve};
 use crate::{Front, Peer, limits};
 
 /// Serves an AMQP 0-9-1 connection until it ends or `shutdown` is cancelled. Returns an error if the network fails.
@@ -53,7 +54,7 @@ where
     let (engine, mut outbox) = front.engine.connect();
     let engine = Arc::new(engine);
     let mut conn = Conn::new(front, engine.clone(), session, peer, input, decoder);
-    let served = serve(stream, &mut conn, &mut outbox, shutdown).await;
+    let served = serve(&mut stream, &mut conn, &mut outbox, shutdown).await;
 
     // Publications and acknowledgements that were received still reach the engine.
     conn.finish().await;
@@ -64,6 +65,9 @@ where
     match Arc::try_unwrap(engine) {
         Ok(engine) if clean => engine.close().await,
         engine => drop(engine),
+    }
+    if clean {
+        ignore_rest(stream).await;
     }
     served
 }
