@@ -24,6 +24,15 @@ fn standard_input_is_one_message() {
 }
 
 #[test]
+fn sessions_without_a_mode_are_dynamic() {
+    let server = Server::start();
+    server.ok("queue create q --sessions");
+    let said = server.run("send q x");
+    assert!(said.code != 0 && said.err.contains("requires a session id"), "{said}");
+    server.ok("send q x --session ana");
+}
+
+#[test]
 fn a_missing_body_is_refused_instead_of_generated() {
     let server = Server::start();
     server.ok("queue create q");

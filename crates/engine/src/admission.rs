@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_does_not_pass_what_does_not() {
+    fn a_smaller_request_does_not_overtake_a_waiting_larger_one() {
         let (room, core) = (Admission::new(10), Admitted::default());
         core.submit(&room, "a", 6);
         core.submit(&room, "large", 8);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gives_up_makes_way() {
+    fn a_cancelled_request_makes_way_for_the_next() {
         let (room, core) = (Admission::new(10), Admitted::default());
         let admit = |request, kib| core.admit(request, kib);
         assert_eq!(core.submit(&room, "a", 6), None, "it is with the core");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_takes_all() {
+    fn asking_for_more_than_exists_returns_all() {
         let (room, core) = (Admission::new(10), Admitted::default());
         let admit = |request, kib| core.admit(request, kib);
         core.submit(&room, "huge", 1 << 40);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_answer_keeps_others_waiting() {
+    fn a_large_reply_uses_the_budget_of_later_requests() {
         let (room, core) = (Admission::new(10), Admitted::default());
         let admit = |request, kib| core.admit(request, kib);
         core.submit(&room, "a", 1);

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn never_starts_before_the_journal_ends_and_never_steps_back() {
+    fn the_clock_starts_at_the_end_of_the_journal_and_never_steps_back() {
         let future = Timestamp(wall_ms() + 3_600_000);
         let clock = SystemClock::starting_at(future);
         let mut last = future;
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_that_is_set_back_is_approached_slowly() {
+    fn a_backward_step_of_the_wall_clock_is_slewed() {
         let (hands, clock) = set(1_000_000);
         hands.wall_ms.fetch_sub(60_000, Ordering::SeqCst);
         let mut last = clock.now();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_that_is_set_forward_is_followed_in_one_step() {
+    fn a_forward_step_of_the_wall_clock_is_followed_at_once() {
         let (hands, clock) = set(1_000_000);
         hands.wall_ms.fetch_add(60_000, Ordering::SeqCst);
         assert_eq!(clock.now().0, 1_000_000);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_that_ask_at_once_hear_the_same_time() {
+    fn concurrent_threads_read_the_same_time() {
         let (hands, clock) = set(1_000_000);
         hands.wall_ms.fetch_sub(60_000, Ordering::SeqCst);
         for _ in 0..600 {

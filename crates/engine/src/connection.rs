@@ -171,7 +171,7 @@ impl Connection {
             connection,
         });
         match self.engine.ask(command).await? {
-            Reply::Delivered(grants) => Ok(self.engine.deliveries(&queue, grants).await),
+            Reply::Delivered(grants) => self.engine.deliveries(&queue, grants).await,
             other => unreachable!("the core answered {other:?}"),
         }
     }
@@ -206,7 +206,9 @@ impl Outbox {
             }
             if let Some((consumer, queue, grants)) = &self.reading {
                 let consumer = *consumer;
-                let ReadGrants { deliveries, missing } = self.engine.read(queue, grants).await;
+                // An error means that the engine has stopped, and the connection with it.
+                let ReadGrants { deliveries, missing } =
+                    self.engine.read(queue, grants).await.ok()?;
                 self.reading = None;
                 self.damaged = (missing > 0).then_some((consumer, missing));
                 if !deliveries.is_empty() {

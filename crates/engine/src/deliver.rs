@@ -6,11 +6,10 @@ use malote_model::{LeaseToken, QueueName, SessionId};
 
 use crate::codec::{Stored, Unreadable};
 use crate::command::{Command, MessageGrant, Reply};
-use crate::handle::{Delivery, Engine};
+use crate::handle::{Delivery, Engine, EngineResult};
 use crate::mailbox::Mailbox;
 
 /// The result of reading grants.
-#[derive(Default)]
 pub(crate) struct ReadGrants {
     pub deliveries: Vec<Delivery>,
     /// The number of grants without a delivery: the message could not be read, or its lease had ended.
@@ -35,20 +34,24 @@ impl Drop for UndeliveredGrants<'_> {
 
 impl Engine {
     /// Reads the granted messages in the caller's task. Unreadable messages are dead-lettered. Dropping the future
-    /// loses no message.
+    /// loses no message. An error means that the engine has stopped.
     pub(crate) async fn deliveries(
         &self,
         queue: &QueueName,
         grants: Vec<MessageGrant>,
-    ) -> Vec<Delivery> {
+    ) -> EngineResult<Vec<Delivery>> {
         let mut unseen = UndeliveredGrants { mailbox: &self.shared.mailbox, grants };
-        let read = self.read(queue, &unseen.grants).await;
+        let read = self.read(queue, &unseen.grants).await?;
         unseen.grants.clear();
-        read.deliveries
+        Ok(read.deliveries)
     }
 
     /// Like [`Engine::deliveries`], for a caller that handles cancellation itself.
-    pub(crate) async fn read(&self, queue: &QueueName, grants: &[MessageGrant]) -> ReadGrants {
+    pub(crate) async fn read(
+        &self,
+        queue: &QueueName,
+        grants: &[MessageGrant],
+    ) -> EngineResult<ReadGrants> {
         let segments = &self.shared.segments;
         let mut read = Stored::load(segments, grants.iter().map(|grant| grant.pos).collect()).await;
         // Meanwhile, compaction may have moved messages, or leases may have ended.
@@ -64,8 +67,10 @@ impl Engine {
                 break;
             }
             let leases = late.iter().map(|(_, lease)| *lease).collect();
-            let Ok(Reply::Located(located)) = self.ask(Command::Locate { leases }).await else {
-                return ReadGrants::default(); // stopping: the caller gets no answer
+            // If the engine has stopped, nothing is delivered: a later message must not overtake the missing one.
+            let located = match self.ask(Command::Locate { leases }).await? {
+                Reply::Located(located) => located,
+                other => unreachable!("the core answered {other:?}"),
             };
             for ((nth, _), pos) in late.into_iter().zip(located) {
                 let Some(pos) = pos else {
@@ -121,6 +126,6 @@ impl Engine {
             self.shared.damaged.fetch_add(damaged, Ordering::Relaxed);
             self.shared.mailbox.post(Command::Damaged { leases });
         }
-        ReadGrants { deliveries: all, missing }
+        Ok(ReadGrants { deliveries: all, missing })
     }
 }

@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_and_all_files_are_the_owners_alone() {
+    fn the_directory_and_its_files_are_private_to_their_owner() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("above").join("data");
         // A test must not change the umask of the process: 0600 and 0700 hold under any.
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_version_made_wider_is_tightened() {
+    fn wider_file_modes_of_older_versions_are_tightened() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("data");
         let disk = OsDisk::open(&path).unwrap();
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_with_files_of_others_keeps_its_mode() {
+    fn a_directory_with_foreign_files_keeps_its_mode() {
         let dir = tempfile::tempdir().unwrap();
         fs::OpenOptions::new()
             .write(true)

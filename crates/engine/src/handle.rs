@@ -432,7 +432,7 @@ impl Engine {
             waiting.over();
             let grants = answer!(reply, Reply::Delivered(grants) => grants)?;
             let granted = !grants.is_empty();
-            let deliveries = self.deliveries(&queue, grants).await;
+            let deliveries = self.deliveries(&queue, grants).await?;
             // All granted messages were damaged and are no longer in the queue: receive the next ones.
             if !granted || !deliveries.is_empty() {
                 return Ok(deliveries);
@@ -453,7 +453,7 @@ impl Engine {
             ReceiveDeferred { queue: queue.clone(), seqs, hold, lock_ms, take, connection: None };
         let command = Command::ReceiveDeferred(receive);
         let grants = answer!(self.ask(command).await, Reply::Delivered(grants) => grants)?;
-        Ok(self.deliveries(&queue, grants).await)
+        self.deliveries(&queue, grants).await
     }
 
     /// Ends leases, each with its own result, and optionally changes a session's state. If `queue` is given, tokens of

@@ -555,7 +555,7 @@ mod tests {
     use crate::admission;
 
     #[test]
-    fn a_consumer_hears_its_notices_as_they_were_decided() {
+    fn a_consumer_gets_its_notices_in_the_order_of_decisions() {
         let mailbox = Mailbox::new(Arc::new(Marks::default()), AdmissionLimits::default());
         let (sender, mut heard) = mpsc::channel(10);
         let connection = mailbox.new_connection(sender);
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_callers_that_gave_up_leave_behind_is_bounded() {
+    async fn requests_of_cancelled_callers_are_bounded() {
         let mailbox =
             Arc::new(Mailbox::new(Arc::new(Marks::default()), AdmissionLimits::default()));
         let command = || Command::Describe { queue: QueueName::new("q").unwrap() };

@@ -34,7 +34,7 @@ fn open(disk: &MemoryDisk, trap: &Trap) -> (Engine, Running) {
 }
 
 #[tokio::test]
-async fn senders_that_give_up_keep_their_room_until_the_disk_has_taken_what_they_sent() {
+async fn cancelled_sends_hold_their_memory_budget_until_written() {
     let trap = Trap::default();
     let (engine, running) = open(&MemoryDisk::new(), &trap);
     engine.declare(name("q"), QueueSpec::default()).await.unwrap();
@@ -60,7 +60,7 @@ async fn senders_that_give_up_keep_their_room_until_the_disk_has_taken_what_they
 }
 
 #[tokio::test]
-async fn session_states_count_as_bytes_of_their_queue() {
+async fn session_states_count_against_the_bytes_of_their_queue() {
     let (disk, trap) = (MemoryDisk::new(), Trap::default());
     let (engine, running) = open(&disk, &trap);
     let (sessions, bytes_max) = (Sessions::Dynamic, Some(1000));

@@ -59,7 +59,7 @@ async fn look(engine: &Engine, queue: QueueName) -> Vec<malote_engine::PeekedMes
 }
 
 #[tokio::test]
-async fn a_damaged_message_goes_to_the_dead_letters_and_the_others_arrive() {
+async fn a_damaged_message_is_dead_lettered_and_the_others_are_delivered() {
     for sessions in [Sessions::None, Sessions::Dynamic] {
         let dir = tempfile::tempdir().unwrap();
         let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
@@ -113,7 +113,7 @@ async fn a_damaged_message_goes_to_the_dead_letters_and_the_others_arrive() {
 }
 
 #[tokio::test]
-async fn a_consumer_is_told_of_the_credit_that_a_damaged_message_used() {
+async fn a_consumer_is_notified_of_credit_used_by_a_damaged_message() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
     let q = name("q");
@@ -247,7 +247,7 @@ async fn messages_of_a_queue_whose_declaration_is_damaged_are_kept_and_can_be_ad
 }
 
 #[tokio::test]
-async fn damage_that_is_met_while_serving_does_not_end_snapshots() {
+async fn damage_found_while_serving_does_not_stop_snapshots() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, running) = open_small(dir.path());
     let q = name("the-damaged-name");

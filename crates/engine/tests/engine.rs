@@ -37,7 +37,7 @@ fn receive(queue: &str, max: u32, wait_ms: u64) -> Receive {
 }
 
 #[tokio::test]
-async fn what_was_sent_is_there_after_a_restart() {
+async fn sent_messages_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
     assert!(engine.declare(name("q"), QueueSpec::default()).await.unwrap());
@@ -67,7 +67,7 @@ async fn what_was_sent_is_there_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_goes_away_while_it_waits_takes_nothing() {
+async fn a_receive_that_is_cancelled_while_it_waits_takes_no_message() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
     engine.declare(name("q"), QueueSpec::default()).await.unwrap();
@@ -204,7 +204,7 @@ async fn many_senders_and_receivers_at_once() {
 }
 
 #[tokio::test]
-async fn a_token_of_another_queue_is_no_token() {
+async fn a_token_of_another_queue_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
     engine.declare(name("mine"), QueueSpec::default()).await.unwrap();
@@ -225,7 +225,7 @@ async fn a_token_of_another_queue_is_no_token() {
 }
 
 #[tokio::test]
-async fn what_a_transaction_holds_is_bounded_whatever_it_is() {
+async fn staged_work_of_a_transaction_is_bounded() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
     let lease: LeaseToken = "0".repeat(32).parse().unwrap();
@@ -263,7 +263,7 @@ async fn what_a_transaction_holds_is_bounded_whatever_it_is() {
 }
 
 #[tokio::test]
-async fn what_no_listener_has_seen_comes_back_uncounted() {
+async fn messages_that_no_consumer_saw_return_uncounted() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
     // No message is returned because its lock expires.
@@ -303,7 +303,7 @@ async fn what_no_listener_has_seen_comes_back_uncounted() {
 }
 
 #[tokio::test]
-async fn a_read_that_is_given_up_loses_nothing() {
+async fn a_cancelled_read_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
     engine.declare(name("q"), QueueSpec::default()).await.unwrap();
@@ -333,7 +333,7 @@ async fn a_read_that_is_given_up_loses_nothing() {
 }
 
 #[tokio::test]
-async fn old_messages_go_and_a_duplicate_is_told_who_was_first() {
+async fn old_messages_are_dropped_and_a_duplicate_gets_the_first_id() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
     let dedup = Some(Dedup { window_ms: 600_000, per_session: false, content: false });

@@ -44,7 +44,7 @@ fn remove(dir: &Path, which: impl Fn(&str) -> bool) {
 }
 
 #[tokio::test]
-async fn a_send_into_a_removed_file_is_not_answered() {
+async fn a_send_into_a_deleted_segment_is_not_acknowledged() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
     engine.declare(name("q"), QueueSpec::default()).await.unwrap();
@@ -58,7 +58,7 @@ async fn a_send_into_a_removed_file_is_not_answered() {
 
 #[tokio::test]
 #[allow(clippy::disallowed_methods, reason = "what somebody else does comes through no door")]
-async fn an_idle_engine_notices_that_its_directory_or_its_lock_is_gone() {
+async fn an_idle_engine_detects_that_its_directory_or_lock_file_was_removed() {
     for what in ["segments", "lock", "directory", "another directory"] {
         let parent = tempfile::tempdir().unwrap();
         let data = parent.path().join("data");
@@ -124,7 +124,7 @@ impl Disk for Scarce {
 }
 
 #[tokio::test]
-async fn running_out_of_descriptors_is_called_so_and_passes() {
+async fn running_out_of_file_descriptors_is_reported_and_recovers() {
     let disk = Scarce::default();
     let options = Options {
         segment_bytes: 64 << 10,

@@ -476,7 +476,7 @@ fn restored(backup: &[u8]) -> (tempfile::TempDir, Hand) {
 }
 
 #[test]
-fn what_this_version_writes_it_reads_back() {
+fn this_version_reads_what_it_writes() {
     let dir = tempfile::tempdir().unwrap();
     let mut hand = make(dir.path());
     let backup: Vec<u8> = hand.journal.backups.begin().unwrap().flat_map(Result::unwrap).collect();
@@ -491,7 +491,7 @@ fn what_this_version_writes_it_reads_back() {
 }
 
 #[test]
-fn what_earlier_versions_wrote_is_read() {
+fn data_of_earlier_versions_is_read() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let mut seen = 0;
     for entry in std::fs::read_dir(&here).unwrap() {

@@ -102,7 +102,7 @@ impl DiskFile for ForgetfulFile {
 }
 
 #[tokio::test]
-async fn a_record_of_which_memory_holds_a_part_is_not_damaged() {
+async fn a_partly_cached_record_is_not_damaged() {
     let disk = Forgetful::default();
     let (engine, running) =
         Engine::open_on(Arc::new(disk.clone()), &Options::default(), Chance::of_system()).unwrap();

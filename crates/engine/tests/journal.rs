@@ -59,7 +59,7 @@ const _: fn() = || {
 };
 
 #[test]
-fn commits_are_durable_in_order_and_come_back() {
+fn commits_become_durable_in_order_and_are_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let (
         Recovered {
@@ -169,7 +169,7 @@ fn lazy_commits_are_synced_after_a_while() {
 }
 
 #[test]
-fn a_directory_has_one_owner_and_must_be_one() {
+fn a_data_directory_has_one_owner_and_must_be_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let first = open(dir.path(), &small());
     let second = Arc::new(OsDisk::open(dir.path()).unwrap());
@@ -184,7 +184,7 @@ fn a_directory_has_one_owner_and_must_be_one() {
 }
 
 #[test]
-fn a_group_is_placed_whole_or_refused() {
+fn a_group_is_appended_completely_or_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (mut journal, _) = open(dir.path(), &small());
     let max = journal.appender.group_bytes_max();
@@ -208,7 +208,7 @@ fn a_group_is_placed_whole_or_refused() {
 }
 
 #[test]
-fn strange_files_are_left_alone() {
+fn unknown_files_are_not_touched() {
     let dir = tempfile::tempdir().unwrap();
     let disk = OsDisk::open(dir.path()).unwrap();
     for name in ["notes.txt", "segment-1.log", "snapshot-now.snap"] {
@@ -220,7 +220,7 @@ fn strange_files_are_left_alone() {
 }
 
 #[test]
-fn zeros_are_written_by_whichever_way_there_is() {
+fn unaligned_zero_filling_uses_the_page_cache() {
     let dir = tempfile::tempdir().unwrap();
     let disk = OsDisk::open(dir.path()).unwrap();
     let file = disk.create("spare").unwrap();
@@ -259,7 +259,7 @@ fn refused(dir: &std::path::Path, says: &[&str]) {
 }
 
 #[test]
-fn a_record_that_this_version_does_not_know_is_refused_and_kept() {
+fn an_unknown_record_is_refused_and_kept() {
     let bodies: [(u8, &[u8], &str); 3] = [
         (7, &[9, 1, 2, 3], "kind 7 and version 9"),
         (200, &[1], "kind 200 and version 1"),

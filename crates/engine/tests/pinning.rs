@@ -39,7 +39,7 @@ async fn noise(engine: &Engine, kib: usize) {
 
 /// Messages that were scheduled, forwarded, dead-lettered or changed have overlay records.
 #[tokio::test]
-async fn a_slow_receiver_finds_what_it_took_though_the_body_lies_in_an_older_segment() {
+async fn a_message_removed_on_delivery_stays_readable_in_an_older_segment() {
     let options = Options {
         segment_bytes: 128 << 10,
         first_segment_bytes: 16 << 10,

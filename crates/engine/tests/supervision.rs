@@ -195,7 +195,7 @@ async fn a_panic_on_the_core_thread_while_syncs_hang() {
 
 /// The pool of spare segments is locked while it accesses the disk.
 #[tokio::test]
-async fn a_panic_on_the_thread_of_spare_segments_which_holds_a_lock() {
+async fn a_panic_on_the_thread_that_creates_segments() {
     let trapped = Trapped::new().await;
     let waiting = Waiting::on(&trapped.engine).await;
     trapped.trap.set("spares");

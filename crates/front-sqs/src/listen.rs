@@ -1,4 +1,5 @@
-//! One HTTP request: is it ours, who sends it, what does it ask; and the answer in its own protocol.
+//! Serves one HTTP request: detects its protocol and action, authenticates the caller, runs the operation and encodes
+//! the reply.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -21,22 +22,22 @@ use crate::wire::name::QueueAddressing;
 use crate::wire::{Protocol, clip, query};
 use crate::{Sqs, audit, ops};
 
-/// One request's body: a message of 1 MiB may be three times as large in a form.
+/// The size limit of a request body. A message of 1 MiB can be three times as large when it is form-encoded.
 const BODY_BYTES_MAX: usize = 4 << 20;
-/// A trace header that is longer is none.
+/// Longer trace headers are ignored.
 const TRACE_BYTES_MAX: usize = 512;
-/// A body that brings no byte for so long is given up.
+/// A request is refused if its body makes no progress for this long.
 const BODY_PAUSE_MAX: Duration = Duration::from_secs(20);
-/// What the JSON protocol calls the service.
+/// The prefix of `X-Amz-Target` for SQS.
 const TARGET: &str = "AmazonSQS.";
-/// What it calls CloudWatch, which is asked for the metrics of queues.
+/// The prefix of `X-Amz-Target` for CloudWatch, which serves the metrics of queues.
 const METRICS_TARGET: &str = "GraniteServiceVersion20100801.";
-/// Where CloudWatch's newest protocol goes; the operation is the last segment.
+/// The path of CloudWatch's CBOR protocol, followed by the operation.
 const METRICS_PATH: &str = "/service/GraniteServiceVersion20100801/operation/";
-/// What may be asked of CloudWatch: no action of SQS has such a name.
+/// The actions of CloudWatch. Their names differ from all actions of SQS.
 const METRICS_ACTIONS: [&str; 3] = ["GetMetricStatistics", "GetMetricData", "ListMetrics"];
 
-/// Actions that change nothing: the only ones that an unsigned GET may ask for.
+/// Actions without side effects. An unsigned GET may call only these.
 const READ_ONLY: [&str; 9] = [
     "GetQueueUrl",
     "ListQueues",
@@ -49,28 +50,28 @@ const READ_ONLY: [&str; 9] = [
     METRICS_ACTIONS[2],
 ];
 
-/// A request, read and told apart, before its parameters are looked at.
+/// An authenticated request whose parameters are not parsed yet.
 pub(crate) struct Call {
     pub caller: Principal,
     pub addressing: QueueAddressing,
     pub protocol: Protocol,
     pub action: String,
-    /// JSON, or the form.
+    /// JSON or a form.
     pub body: Bytes,
-    /// The queue that the path names: what the Query protocol does without a `QueueUrl`.
+    /// The path. In the Query protocol, it names the queue if there is no `QueueUrl`.
     pub path: String,
     pub request_id: String,
-    /// What a tracing SDK or proxy put into the header.
+    /// The trace header, set by a tracing SDK or a proxy.
     pub trace: Option<String>,
-    /// From where.
+    /// The caller's address.
     pub peer: IpAddr,
     /// For the audit log, if the action is an administrative one.
     pub audit: Mutex<Option<AuditPending>>,
-    /// The body's share of the memory for bodies, while it is handled.
+    /// The body's share of the memory limit for request bodies.
     _share: Option<OwnedSemaphorePermit>,
 }
 
-/// Answers everything: for a port of its own. `tls` says how the caller came, for the URLs of queues.
+/// A router for a port that serves only SQS. `tls`: whether the port uses TLS, which decides the scheme of queue URLs.
 pub fn router(sqs: Sqs, tls: bool) -> Router {
     Router::new().fallback(move |request: Request| {
         let sqs = sqs.clone();
@@ -78,10 +79,10 @@ pub fn router(sqs: Sqs, tls: bool) -> Router {
     })
 }
 
-/// Whether a request on a port with others is for this front end.
+/// Whether a request on a shared port is for SQS.
 ///
-/// It carries the service's target, a signature or an action, or goes to `/` or `/<account>/<queue>`: the native API
-/// answers none of those.
+/// It is if it has a target header, a signature or an action of SQS, or if it posts to `/` or `/<account>/<queue>`. The
+/// native API has no such requests.
 pub fn claims(method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
     let starts = |name: &str, start: &str| {
         headers.get(name).is_some_and(|value| value.as_bytes().starts_with(start.as_bytes()))
@@ -99,7 +100,7 @@ pub fn claims(method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
     *method == Method::POST && (uri.path() == "/" || is_of_queue(uri.path()))
 }
 
-/// Whether a path is that of a queue's URL.
+/// Whether a path has the form of a queue URL.
 fn is_of_queue(path: &str) -> bool {
     let mut segments = path.trim_start_matches('/').split('/');
     let account = segments.next().unwrap_or("");
@@ -133,7 +134,7 @@ pub async fn serve(sqs: &Sqs, request: Request, tls: bool) -> Response<Body> {
     })
 }
 
-/// The protocol of a request by its head, and its action if the head names one.
+/// The protocol of a request, and its action if the headers or the path name it.
 fn detect_protocol(parts: &Parts) -> (Protocol, Option<String>) {
     let clip = |text: &str| clip(text, 128);
     if let Some(operation) = parts.uri.path().strip_prefix(METRICS_PATH) {
@@ -156,7 +157,7 @@ async fn read_call(
     check_page(sqs, &parts.headers)?;
     let (method, uri, headers) = (&parts.method, &parts.uri, &parts.headers);
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
-    // Callers within the process have none.
+    // Requests from within the process have no peer address.
     let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
     let head = SignedRequest { method, uri, headers, body: &[] };
     let refused = |error: SqsError| {
@@ -174,7 +175,7 @@ async fn read_call(
     }
     let (protocol, action, body) = match protocol {
         Protocol::Query | Protocol::MemberQuery => {
-            // A form in the body, or all of it in the query string; not both.
+            // The form is in the body or in the query string, not in both.
             let form = match uri.query() {
                 Some(query)
                     if !bytes.is_empty()
@@ -232,10 +233,10 @@ async fn read_call(
     })
 }
 
-/// What the caller reached us by.
+/// How the caller addressed this server, for queue URLs in replies.
 fn base(headers: &HeaderMap, tls: bool) -> String {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    // A proxy in front of us may have ended TLS. The caller can only mislead itself with it.
+    // A proxy may have terminated TLS. A forged header affects only the caller's own reply.
     let scheme = match text("x-forwarded-proto") {
         Some("https") => "https",
         Some("http") => "http",
@@ -245,15 +246,16 @@ fn base(headers: &HeaderMap, tls: bool) -> String {
     format!("{scheme}://{}", text("host").unwrap_or("localhost"))
 }
 
-/// Refuses pages of other origins, and names that are not the broker's: a form of the Query protocol is something that
-/// any web page may send to its reader's own machine.
+/// Refuses requests from web pages of other origins, and unknown host names. Any web page can send a form of the Query
+/// protocol to a server on the reader's machine.
 fn check_page(sqs: &Sqs, headers: &HeaderMap) -> Result<(), SqsError> {
     check_origin(&sqs.0.settings.web, headers)
         .map_err(|foreign| SqsError::new(Code::AccessDenied, foreign.to_string()))
 }
 
-/// Refuses a GET that changes something unless its signature shows that a program meant it: any page, mail or chat
-/// window can make a browser follow a link. On an open broker a link may carry any made-up signature.
+/// Refuses a GET with side effects unless a signature shows that a program made it, because any web page or mail can
+/// make a browser follow a link. A server without credentials verifies no signature, so it refuses presigned URLs from
+/// browsers.
 fn check_deliberate(
     signature: SignatureLocation,
     open: bool,

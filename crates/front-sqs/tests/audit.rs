@@ -93,7 +93,7 @@ impl Broker {
         (parts.status.as_u16(), String::from_utf8(bytes.to_vec()).unwrap())
     }
 
-    /// What was recorded, logins apart.
+    /// The recorded entries, without logins.
     fn taken(&self) -> Vec<(AuditAction, String, String, String)> {
         let mut all = Vec::new();
         for entry in self.recorder.list.take() {
@@ -151,7 +151,7 @@ async fn every_action_that_needs_the_right_to_manage_records_a_refusal() {
              Attribute.1.Value=1&Label=l&MessageBody=private&QueueName=orders&QueueUrl={URL}&SourceArn={arn}&\
              Tag.1.Key=a&Tag.1.Value=b&TagKey.1=a&TaskHandle={handle}"
         );
-        // Before the signature, which is over sorted parameters.
+        // Parameters are sorted before they are signed.
         let (status, text) = broker.ask(&form).await;
         let records = broker.taken();
         if !text.contains("AccessDenied") {

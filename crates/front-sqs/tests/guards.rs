@@ -115,11 +115,11 @@ async fn a_get_from_a_web_page_changes_nothing_without_credentials() {
                 let page = Request::get(&uri).header("sec-fetch-site", site);
                 assert_eq!(broker.ask(page, "").await.0, 403, "{uri}");
             }
-            // A browser that says nothing of the page: over plain HTTP to another machine.
+            // A browser sends no `Sec-Fetch-Site` over plain HTTP to another machine.
             let old = Request::get(&uri).header("user-agent", "Mozilla/5.0 (X11)");
             assert_eq!(broker.ask(old, "").await.0, 403, "{uri}");
         }
-        // Nobody's GET either: a link is followed without being read.
+        // A GET without any of these headers is refused, too: links are followed without being read.
         for method in [Method::GET, Method::HEAD] {
             let uri = format!("/?{change}");
             let plain = Request::builder().method(method).uri(&uri);
@@ -189,7 +189,7 @@ async fn a_presigned_url_is_valid_for_its_own_action_only() {
         assert!([400, 403].contains(&status), "{what}: {status} {text}");
         assert!(broker.has_queue().await, "{what}");
     }
-    // Longer than a week, not at all, and an address that both query string and body fill.
+    // Valid for longer than a week, without a validity, and with parameters in both query string and body.
     for expires_s in [0, 7 * 24 * 3600 + 1] {
         let url = broker.presign(&Method::GET, path, query, expires_s);
         assert_eq!(broker.ask(Request::get(url), "").await.0, 400, "{expires_s}");
@@ -197,13 +197,13 @@ async fn a_presigned_url_is_valid_for_its_own_action_only() {
     let body = "Action=DeleteQueue";
     let url = broker.presign_with(&Method::POST, path, query, 60, "host", body);
     assert_eq!(broker.ask(Request::post(url), body).await.0, 400);
-    // What is signed works, whatever changes something.
+    // Signed requests work, also those with side effects.
     let url = broker.presign(&Method::GET, path, "Action=DeleteQueue", 60);
     assert_eq!(broker.ask(Request::get(url), "").await.0, 200);
     assert!(!broker.has_queue().await);
 }
 
-/// Everyone may do everything but this.
+/// Allows everything except this action.
 #[derive(Default)]
 struct Except(Mutex<Vec<(Action, &'static str)>>);
 
@@ -228,7 +228,7 @@ async fn a_move_task_is_stopped_only_by_those_who_manage_its_queue() {
         };
         broker.engine.declare(QueueName::new(name).unwrap(), spec).await.unwrap();
     }
-    // A task that goes on for long: one message a second.
+    // A task that takes long: one message a second.
     for n in 0..5 {
         let message = Message { message_id: Some(format!("m{n}")), ..Message::default() };
         broker.engine.send(vec![(QueueName::new("theirs").unwrap(), message)]).await.unwrap();

@@ -1,4 +1,4 @@
-//! What is answered to receipt handles whose message was deleted, or whose visibility time-out is over.
+//! Replies to receipt handles whose message was deleted, or whose visibility time-out has passed.
 #![allow(clippy::unwrap_used)]
 
 mod common;

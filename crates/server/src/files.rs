@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_root_writes_belongs_to_the_owner_of_the_directory() {
+    fn files_written_by_root_belong_to_the_owner_of_the_directory() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("secret");
         // Only root may change the owner of files.

@@ -39,6 +39,8 @@ pub const FOUND: &[u64] = &[
     // Limits must be enforced after damage, too.
     200444,
     200717,
+    // The engine stopped while it located a message that compaction had moved; the next message was delivered.
+    1001792,
 ];
 
 /// First seed of a random range. Nothing else in the simulation is random.

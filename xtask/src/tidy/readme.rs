@@ -1,9 +1,18 @@
-//! Commands in fenced blocks and targets of links must exist.
+//! Commands in fenced blocks, targets of links and source files in prose must exist.
 
 use super::Tree;
 use crate::USAGE;
 use anyhow::Result;
 use std::path::{Component, Path, PathBuf};
+
+/// Names of Rust files in backquotes, such as `core/apply.rs` or `core/mod.rs::commit`.
+fn source_files(text: &str) -> impl Iterator<Item = &str> {
+    let names = text.split('`').map(|word| word.split("::").next().unwrap_or(word));
+    let is_file = |name: &&str| {
+        name.len() > 3 && name.ends_with(".rs") && !name.contains([' ', '*', '{', '\n'])
+    };
+    names.filter(is_file)
+}
 
 /// External programs that the documentation may use.
 const KNOWN: &[&str] = &[
@@ -49,6 +58,11 @@ pub(super) fn check(tree: &Tree, found: &mut Vec<String>) -> Result<()> {
             let target = normalize(&path.parent().unwrap_or(Path::new("")).join(&link));
             if !tree.root.join(&target).exists() {
                 found.push(format!("{}: `{link}` does not exist", path.display()));
+            }
+        }
+        for name in source_files(&text) {
+            if !tree.files.iter().any(|file| file.ends_with(name)) {
+                found.push(format!("{}: no file is named `{name}`", path.display()));
             }
         }
         for (line, command) in commands(&text) {
@@ -213,5 +227,11 @@ mod tests {
         let text = "[a](b.md#c) [d](https://e) [f](#g) [h](../i)";
         assert_eq!(links(text), ["b.md", "../i"]);
         assert_eq!(normalize(Path::new("docs/../README.md")), PathBuf::from("README.md"));
+    }
+
+    #[test]
+    fn source_files_are_found() {
+        let text = "see `core/apply.rs` and `core/mod.rs::commit`, not `rs` or `*.rs`; main.rs";
+        assert_eq!(source_files(text).collect::<Vec<_>>(), ["core/apply.rs", "core/mod.rs"]);
     }
 }

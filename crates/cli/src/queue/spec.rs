@@ -69,8 +69,8 @@ enum Status {
 /// The flags of `create` and `update`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SpecArgs {
-    /// Whether messages have sessions [default: none]
-    #[arg(long, value_enum, value_name = "MODE")]
+    /// Whether messages have sessions [default: none; without a value: dynamic]
+    #[arg(long, value_name = "MODE", num_args = 0..=1, default_missing_value = "dynamic")]
     sessions: Option<Sessions>,
     /// Fixed list of sessions; other session ids are refused
     #[arg(long, value_name = "ID,…", value_delimiter = ',', value_parser = session_id, conflicts_with = "sessions")]

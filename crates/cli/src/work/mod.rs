@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_hold_or_nobody_may_have_does_not_wait_for_us() {
+    fn sessions_held_by_others_are_not_waited_for() {
         let ready = Depth { ready: 5, ..Depth::default() };
         assert!(waits(&ready) && !waits(&Depth::default()));
         assert!(!waits(&Depth { paused: true, ..ready }));

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_told_arrives_and_an_end_is_seen() {
+    async fn events_arrive_and_the_end_is_reported() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let mut parent = Parent { socket: theirs };
         let (mut lines, mut metrics) = (ReportReader::default(), Metrics::default());

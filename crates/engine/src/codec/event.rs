@@ -648,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_names_no_session_one_or_several() {
+    fn a_grant_record_names_zero_one_or_several_sessions() {
         for sessions in [&[][..], &[("one", 2)], &[("one", 1), ("two", 1)]] {
             let (event, mut bytes) = (leased(6, sessions), Vec::new());
             encode_event(&mut bytes, &event);
@@ -663,7 +663,7 @@ mod tests {
     const ITEMS: &[u8] = &[2, 3, 18, 0, 1, 0xd4, 0xc3, 0xb2, 0xa1, 4, 1, 1, 0xd4, 0xc3, 0xb2, 0xa1];
 
     #[test]
-    fn a_grant_is_read_as_it_was_written_before_it_told_when() {
+    fn grants_of_the_format_without_a_time_are_read() {
         let one = [&[1, 5, 7, 1, 3][..], b"one", ITEMS].concat();
         assert_eq!(decode_event(KIND_LEASED, &one).unwrap(), leased(0, &[("one", 2)]));
         let two = [&[2, 5, 7, 1, 2, 3][..], b"one", &[1, 3], b"two", &[1], ITEMS].concat();
@@ -732,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_say_more_are_read_and_those_of_version_1_as_ever() {
+    fn records_of_all_versions_are_read() {
         let (queue, session) = (QueueId(5), SessionId::new("one").unwrap());
         let purged = Event::Purged { queue, below: 9, leased: false };
         assert_eq!(decode_event(KIND_PURGED, &[1, 5, 9]).unwrap(), purged);

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn varints_round_trip_at_their_edges() {
+    fn varints_round_trip_at_their_limits() {
         for value in [0, 1, 127, 128, 16_383, 16_384, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
             let mut buf = Vec::new();
             buf.put_var(value);

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_survive_their_bytes_and_no_part_of_them_is_one() {
+    fn rules_round_trip_and_prefixes_are_refused() {
         for rule in rules() {
             let bytes = encode_rule(&rule).unwrap();
             assert_eq!(decode_rule(&bytes), Some(rule.clone()));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_bytes_are_a_rule_or_none() {
+    fn mutated_bytes_decode_to_a_rule_or_an_error() {
         for rule in rules() {
             let bytes = encode_rule(&rule).unwrap();
             for at in 0..bytes.len() {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_rule_can_be_has_no_bytes() {
+    fn invalid_rules_are_not_encoded() {
         let rule = |name: &str, filter| Rule { name: name.into(), filter, action: None };
         encode_rule(&rule("", Filter::All)).unwrap_err();
         encode_rule(&rule("r", Filter::Key("k".repeat(513)))).unwrap_err();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn topic_specs_survive_their_bytes() {
+    fn topic_specs_round_trip() {
         use TopicKind::{Direct, Fanout, Filter, Hash, Headers, Queue, Topic};
         for kind in [Filter, Direct, Fanout, Topic, Headers, Hash, Queue] {
             for flags in 0..32 {

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn newer_settings_survive_their_bytes() {
+    fn newer_settings_round_trip() {
         let property = SessionFrom::Property("customer".into());
         let sources =
             [None, Some(SessionFrom::Key), Some(SessionFrom::CorrelationId), Some(property)];

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_come_back_whatever_they_are() {
+    fn all_numbers_round_trip() {
         let mut state = 5_u64;
         let mut random = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_evenly_takes_few_bits() {
+    fn evenly_growing_values_are_packed_in_few_bits() {
         let even: Vec<u32> = (0..4095).map(|i| i * 173 + i / 10 * 24).collect();
         assert!(packed(&even).bits <= 9, "{}", packed(&even).bits);
         assert_eq!(packed(&[1024; 4095]).bits, 0);

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_known_for_its_window_and_then_forgotten() {
+    fn a_dedup_key_is_remembered_for_its_window() {
         let (window_ms, mut seen) = (1000, DedupWindow::default());
         let first =
             |n: u64| FirstSend { seq: n, id: n.is_multiple_of(2).then_some(u128::from(n) + 7) };

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn picks_what_one_finds_who_looks_at_all() {
+    fn the_fair_index_picks_the_same_as_a_full_scan() {
         let mut state = 5_u64;
         let mut random = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_is_the_same_after_every_start() {
+    fn tenants_are_hashed_the_same_after_every_start() {
         let id = |id: &str| tenant(&SessionId::new(id).unwrap());
         // Snapshots contain these values.
         assert_eq!([id("a"), id("tenant-7")], [513_166_879, 2_990_516_746]);

@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_whose_messages_all_moved_has_one_base_again() {
+    fn an_index_block_of_moved_messages_is_packed_again() {
         let mut index = Index::default();
         for seq in 0..100 {
             let (pos, size, at, expires, priority) = (Pos::from_u64(1000 + seq), 10, 0, 0, 0);

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_holds_far_sequences_too() {
+    fn a_list_holds_distant_sequence_numbers() {
         let mut line = SeqList::default();
         for seq in [10, 12, 10, 1 << 20, 11] {
             line.insert(seq);

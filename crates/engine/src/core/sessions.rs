@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_small_and_an_empty_chunk_takes_nothing() {
+    fn a_session_is_small_and_an_empty_chunk_uses_no_memory() {
         assert!(size_of::<Option<Session>>() <= 120, "{}", size_of::<Option<Session>>());
         let mut sessions = SessionTable::new(1);
         let slots: Vec<u32> = (0..3 * CHUNK as u32).map(|n| sessions.find_or_add(&id(n))).collect();

@@ -516,7 +516,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_is_named_by_its_place_among_the_slots() {
+    fn a_session_is_identified_by_its_slot() {
         let dense = SessionRanks(vec![0, 1, 2]);
         assert_eq!([0, 2, 3, NONE].map(|slot| dense.rank(slot)), [0, 2, NONE, NONE]);
         // Slots that are far apart cost no more than adjacent ones.

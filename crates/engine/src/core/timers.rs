@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_fire_by_their_moment_and_then_in_the_order_in_which_they_were_set() {
+    fn timers_fire_by_time_and_then_in_the_order_they_were_set() {
         for (n, start) in STARTS.into_iter().enumerate() {
             for most in [1, 3, 1000] {
                 agrees_with_a_map(start, most, 1 + n as u64);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_of_one_moment_keep_their_order_from_wherever_they_were_set() {
+    fn timers_for_one_time_keep_their_order_for_any_start() {
         for start in STARTS {
             for delay in [1, 63, 64, 100, 1000, 5000, 300_000, 1 << 24, 1 << 30, (1 << 33) + 5] {
                 let (mut wheel, mut due) = (TimerWheel::new(start), Vec::new());
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn one_advance_touches_a_bounded_number_of_timers_however_many_are_due() {
+    fn one_advance_fires_a_bounded_number_of_timers() {
         let (mut wheel, mut due) = (TimerWheel::new(0), Vec::new());
         let many = 10_000;
         for n in 0..many {

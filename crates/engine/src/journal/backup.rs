@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_that_are_begun_while_a_backup_begins_are_in_it() {
+    fn segments_created_while_a_backup_starts_are_included() {
         let options = Options {
             segment_bytes: 16 << 10,
             first_segment_bytes: 16 << 10,

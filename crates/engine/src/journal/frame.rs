@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_and_every_flipped_bit_is_noticed() {
+    fn every_truncation_and_every_flipped_bit_is_detected() {
         let pos = Pos::new(7, 4096);
         let bytes = sealed(pos, b"a body of some length");
         for cut in 0..bytes.len() {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_lies_costs_nothing() {
+    fn a_false_length_allocates_nothing() {
         let pos = Pos::new(1, 4096);
         let mut bytes = sealed(pos, b"body");
         bytes[..4].copy_from_slice(&u32::MAX.to_le_bytes());

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_copy_is_enough_and_none_is_damage() {
+    fn one_readable_copy_suffices_and_no_copy_is_damage() {
         let header = Header {
             generation: 5,
             previous_end: Pos::new(4, 9000),

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_read_together_and_others_alone() {
+    fn adjacent_records_are_read_together() {
         assert_eq!(of(&[4096]), ALONE_BYTES);
         assert_eq!(of(&[4096, 4400, 4700]), 604 + ALONE_BYTES);
         // One session of a thousand.

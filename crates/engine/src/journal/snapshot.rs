@@ -545,7 +545,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cut_and_every_flipped_bit_is_noticed() {
+    fn every_truncation_and_every_flipped_bit_is_detected() {
         let mut bytes = prefix(Pos::new(3, 5000), 4);
         bytes.extend_from_slice(b"body");
         bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_target_takes_only_its_share() {
+    fn a_new_hash_target_takes_over_only_its_share_of_keys() {
         let mut buckets = Buckets::new();
         (1..=4_u8).for_each(|n| buckets.insert(n, "r", 1, u32::from(n)));
         let before: Vec<_> = (0..1000).map(|n: u32| buckets.of(&n.to_le_bytes())).collect();

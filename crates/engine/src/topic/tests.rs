@@ -79,7 +79,7 @@ fn a_target_gets_one_plain_copy_and_one_for_each_action() {
 }
 
 #[test]
-fn a_rule_is_replaced_by_one_of_its_name() {
+fn a_rule_is_replaced_by_a_rule_of_the_same_name() {
     let mut router = TopicRouter::new(1);
     assert_eq!(router.insert(1, rule("r", Filter::Key("old".into()))), None);
     let before = router.insert(1, rule("r", Filter::Key("new".into())));
@@ -97,7 +97,7 @@ fn a_rule_is_replaced_by_one_of_its_name() {
 
 /// Adds the same key, values and patterns for many targets, and removes them one by one.
 #[test]
-fn many_rules_may_say_the_same() {
+fn many_rules_can_have_the_same_filter() {
     let subject = Some("s".to_owned());
     let same = [
         Filter::All,
@@ -125,7 +125,7 @@ fn many_rules_may_say_the_same() {
 
 /// Following every path separately would take practically forever.
 #[test]
-fn many_hashes_and_a_long_key_are_no_trouble() {
+fn patterns_with_many_hashes_and_long_keys_match_quickly() {
     let mut router = TopicRouter::new(1);
     let pattern = "#.a.".repeat(60);
     router.insert(1, rule("hit", Filter::Pattern(format!("{pattern}#"))));
@@ -137,7 +137,7 @@ fn many_hashes_and_a_long_key_are_no_trouble() {
 
 /// Equal values share a slot, whatever their width; others do not.
 #[test]
-fn correlations_tell_values_apart() {
+fn correlation_filters_compare_values() {
     let values = [
         Value::I32(1),
         Value::F64(1.0),

@@ -84,7 +84,7 @@ fn flag_beats_environment_beats_file_beats_default() {
 }
 
 #[test]
-fn what_is_printed_is_a_settings_file() {
+fn printed_settings_are_a_settings_file() {
     let settings = load("http = 'off'\n[limits]\nconnections = 10", &[], RawSettings::default());
     let printed = settings.unwrap().to_toml();
     let again = load(&printed, &[], RawSettings::default()).unwrap();

@@ -248,7 +248,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_printed_reads_back(ms in 0_u64..1_u64 << 50, size in any::<u64>()) {
+        fn printed_settings_can_be_read_back(ms in 0_u64..1_u64 << 50, size in any::<u64>()) {
             let duration = Duration::from_millis(ms);
             prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
             prop_assert_eq!(parse_size(&format_size(size)), Ok(size));

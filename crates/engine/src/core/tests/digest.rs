@@ -45,7 +45,7 @@ fn a_replay_in_the_same_state_finds_no_difference() {
 }
 
 #[test]
-fn what_follows_from_the_clock_alone_is_no_difference() {
+fn state_that_depends_only_on_the_clock_is_not_compared() {
     let mut world = World::new(crate::journal::SEGMENT_BYTES_MAX);
     for step in [
         "queue q dedup=1000",
@@ -145,7 +145,7 @@ fn any_small_difference_is_found_and_named() {
 }
 
 #[test]
-fn digests_of_a_broker_that_had_what_is_damaged_now_are_not_compared() {
+fn digests_are_not_compared_after_damage() {
     let (mut world, mut replayed) = both();
     world.core().rules += 1;
     let mut damaged = copy(&replayed);
@@ -164,7 +164,7 @@ fn digests_of_a_broker_that_had_what_is_damaged_now_are_not_compared() {
 }
 
 #[test]
-fn a_name_declared_again_ends_the_queue_or_topic_whose_deletion_is_lost() {
+fn declaring_a_name_again_removes_the_old_object_if_its_deletion_record_is_damaged() {
     let (world, mut replayed) = both();
     drop(world);
     let (queue, dead, topic) = (QueueId(40), QueueId(41), QueueId(42));

@@ -28,7 +28,7 @@ fn a_rule_can_lead_to_another_topic_and_cycles_end() {
 }
 
 #[test]
-fn an_auto_delete_topic_goes_with_the_topic_that_it_leads_to() {
+fn an_auto_delete_topic_is_deleted_with_the_topic_it_leads_to() {
     check(
         "topic a kind=fanout auto \n topic b kind=fanout \n bind a @b name=r \n topics \n restart \n untopic b \n topics",
         expect![
@@ -52,7 +52,7 @@ fn an_alternate_topic_gets_what_no_rule_matches() {
 }
 
 #[test]
-fn a_hash_topic_sends_a_key_always_to_the_same_queue() {
+fn a_hash_topic_sends_equal_keys_to_the_same_queue() {
     check(
         "topic t kind=hash \n queue q \n queue r \n send @t zero key=a \n bind t q where=weight:1 \n bind t r where=weight:1
         send @t one key=a \n send @t two key=b \n send @t three key=a \n send @t four key=c \n send @t five key=b

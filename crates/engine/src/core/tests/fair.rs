@@ -26,7 +26,7 @@ fn check_many(script: &str, expect: Expect) {
 }
 
 #[test]
-fn a_quiet_tenant_passes_the_backlog_of_a_noisy_one() {
+fn a_quiet_tenant_overtakes_the_backlog_of_a_noisy_one() {
     check_many(
         "queue q fair \n send q A1..40 s=A \n receive q max=30
         send q B1 B2 s=B \n send q x \n send q A41 s=A \n receive q max=5 \n facts q",
@@ -38,7 +38,7 @@ fn a_quiet_tenant_passes_the_backlog_of_a_noisy_one() {
 }
 
 #[test]
-fn with_less_out_nobody_is_noisy() {
+fn below_the_threshold_no_tenant_is_noisy() {
     check_many(
         "queue q fair \n send q A1..32 s=A \n receive q max=28 \n send q B1 s=B \n receive q max=4",
         expect![[r#"
@@ -48,7 +48,7 @@ fn with_less_out_nobody_is_noisy() {
 }
 
 #[test]
-fn a_noisy_tenant_gets_all_when_there_is_nobody_else() {
+fn a_noisy_tenant_without_competition_is_not_limited() {
     check_many(
         "queue q fair \n send q A1..35 s=A \n receive q max=30 \n receive q max=3 \n receive q max=9 \n receive q",
         expect![[r#"
@@ -60,7 +60,7 @@ fn a_noisy_tenant_gets_all_when_there_is_nobody_else() {
 }
 
 #[test]
-fn of_several_noisy_ones_the_one_with_the_fewest_out_comes_first() {
+fn the_noisy_tenant_with_the_fewest_outstanding_messages_comes_first() {
     check_many(
         "queue q fair \n send q A1..40 s=A \n receive q max=33 \n send q B1..40 s=B \n receive q max=31
         receive q max=6",
@@ -72,7 +72,7 @@ fn of_several_noisy_ones_the_one_with_the_fewest_out_comes_first() {
 }
 
 #[test]
-fn what_has_no_tenant_is_never_noisy() {
+fn messages_without_a_tenant_are_never_noisy() {
     check_many(
         "queue q fair \n send q A1 s=A \n send q x1..40 \n receive q max=36 \n send q B1 s=B \n receive q max=9",
         expect![[r#"
@@ -82,7 +82,7 @@ fn what_has_no_tenant_is_never_noisy() {
 }
 
 #[test]
-fn what_came_before_there_were_tenants_keeps_its_place() {
+fn messages_sent_before_a_queue_was_fair_keep_their_position() {
     check_many(
         "queue q fair lock=1000 \n send q w \n send q v delay=500 \n send q x y \n receive q \n send q A1..33 s=A
         receive q max=33 \n send q B1 s=B \n wait 500 \n receive q max=2 \n wait 500 \n receive q max=4",
@@ -95,7 +95,7 @@ fn what_came_before_there_were_tenants_keeps_its_place() {
 }
 
 #[test]
-fn a_tenant_whose_locks_ran_out_is_quiet_again() {
+fn a_tenant_is_quiet_again_after_its_locks_expired() {
     check_many(
         "queue q fair lock=1000 \n send q A1..31 s=A \n receive q max=30 \n send q B1 s=B \n receive q lock=9000
         wait 1000 \n send q B2 s=B \n receive q max=3 \n receive q max=40",
@@ -108,7 +108,7 @@ fn a_tenant_whose_locks_ran_out_is_quiet_again() {
 }
 
 #[test]
-fn a_tenant_whose_messages_were_completed_is_quiet_again() {
+fn a_tenant_is_quiet_again_after_its_messages_were_completed() {
     check_many(
         "queue q fair \n send q A1..32 s=A \n receive q max=30 \n send q B1 s=B \n complete a b \n receive q max=3
         complete c..g1 \n facts q \n send q C1 \n receive q",
@@ -135,7 +135,7 @@ fn a_restart_changes_nothing() {
 }
 
 #[test]
-fn a_purge_leaves_what_is_out_and_its_tenant_noisy() {
+fn a_purge_keeps_leased_messages_and_their_tenant_stays_noisy() {
     check_many(
         "queue q fair \n send q A1..40 s=A \n receive q max=30 \n purge q \n send q A41 s=A \n send q B1 s=B
         receive q max=2 \n purge q all \n facts q \n send q A42 s=A \n send q x \n receive q max=2",
@@ -150,7 +150,7 @@ fn a_purge_leaves_what_is_out_and_its_tenant_noisy() {
 }
 
 #[test]
-fn dead_letters_are_not_out_and_have_no_tenant() {
+fn dead_letters_are_not_outstanding_and_have_no_tenant() {
     check_many(
         "queue q fair failed=1 lock=1000 \n send q A1..31 s=A \n receive q max=30 \n send q B1 s=B
         abandon a \n receive q max=2 \n wait 1000 \n facts q
@@ -165,7 +165,7 @@ fn dead_letters_are_not_out_and_have_no_tenant() {
 }
 
 #[test]
-fn a_delayed_message_waits_and_is_passed_like_the_others() {
+fn a_delayed_message_waits_and_is_overtaken() {
     check_many(
         "queue q fair \n send q A1 s=A delay=100 \n send q A2..31 s=A \n receive q max=30 \n wait 100
         send q B1 s=B delay=50 \n receive q wait=100 \n wait 50 \n send q A32 s=A \n receive q max=2",
@@ -177,7 +177,7 @@ fn a_delayed_message_waits_and_is_passed_like_the_others() {
 }
 
 #[test]
-fn a_deferred_message_is_out_while_somebody_has_it() {
+fn a_received_deferred_message_counts_as_outstanding() {
     check_many(
         "queue q fair \n send q A1..31 s=A \n receive q max=30 \n defer a \n send q B1 s=B \n receive q
         deferred q 1 \n send q A32 s=A \n send q B2 s=B \n receive q max=3",
@@ -190,7 +190,7 @@ fn a_deferred_message_is_out_while_somebody_has_it() {
 }
 
 #[test]
-fn taken_messages_are_never_out() {
+fn messages_removed_on_delivery_are_never_outstanding() {
     check_many(
         "queue q fair \n send q A1..31 s=A \n send q B1 s=B \n receive q take max=40",
         expect![
@@ -200,7 +200,7 @@ fn taken_messages_are_never_out() {
 }
 
 #[test]
-fn the_oldest_make_room_whosever_they_are() {
+fn overflow_removes_the_oldest_messages_of_any_session() {
     check_many(
         "queue q fair max=3 over=drop \n send q A1..30 s=A \n send q B1 s=B \n send q A31 s=A \n receive q max=9
         send q C1..5 \n send q A32 s=A \n receive q max=9",
@@ -211,7 +211,7 @@ fn the_oldest_make_room_whosever_they_are() {
 }
 
 #[test]
-fn what_expired_is_passed_over() {
+fn expired_messages_are_skipped() {
     check_many(
         "queue q fair \n send q A1 s=A ttl=10 \n send q B1 s=B ttl=10 \n send q A2 s=A \n send q B2 s=B \n wait 10
         receive q max=9",

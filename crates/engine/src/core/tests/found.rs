@@ -8,7 +8,7 @@ use crate::event::QueueId;
 use crate::journal::SEGMENT_BYTES_MAX;
 
 #[test]
-fn a_parked_message_that_was_delivered_again_is_in_its_session_after_a_restart() {
+fn a_redelivered_message_of_a_skipping_session_is_in_its_session_after_a_restart() {
     check(
         "queue q sessions skip \n send q x y s=one \n receive q \n abandon a delay=100 \n wait 200 \n receive q \n restart
         release b \n receive q max=9 per=9",
@@ -33,7 +33,7 @@ fn state_is_set_with_an_abandon_that_ends_the_hold() {
 }
 
 #[test]
-fn replacing_the_first_of_a_session_lets_the_next_one_through() {
+fn replacing_the_first_message_of_a_session_unblocks_the_next() {
     check(
         "queue q sessions \n send q x s=one delay=5000 \n send q y s=one \n receive q \n replace q 1 z s=two \n facts q \n receive q max=9",
         expect![[r#"
@@ -44,7 +44,7 @@ fn replacing_the_first_of_a_session_lets_the_next_one_through() {
 }
 
 #[test]
-fn replacing_the_only_one_leaves_no_ready_session() {
+fn replacing_the_only_message_leaves_no_ready_session() {
     check(
         "queue q sessions \n send q x s=one \n replace q 1 z s=two \n facts q",
         expect!["ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 1/1 held 0"],
@@ -52,7 +52,7 @@ fn replacing_the_only_one_leaves_no_ready_session() {
 }
 
 #[test]
-fn a_message_moved_by_hand_keeps_its_session() {
+fn a_message_moved_by_an_operator_keeps_its_session() {
     check(
         "queue q sessions \n queue r sessions \n send q x y s=one \n redrive q 1 to=r \n facts q \n accept r \n receive r hold=a \n receive q",
         expect![[r#"
@@ -76,7 +76,7 @@ fn a_session_survives_a_queue_without_sessions() {
 }
 
 #[test]
-fn a_refusal_in_a_mixed_settle_waits_for_what_it_rests_on() {
+fn a_refusal_in_a_mixed_settle_waits_for_the_records_it_depends_on() {
     // The lease of the durable queue ended by a completion that is not on disk yet: no answer that depends on it may be
     // sent before.
     check(
@@ -98,7 +98,7 @@ fn accept_next_waits_for_the_first_message_of_the_session() {
 }
 
 #[test]
-fn a_record_that_names_an_absurd_slot_leases_nothing() {
+fn a_grant_record_with_an_invalid_slot_leases_nothing() {
     let mut world = World::new(SEGMENT_BYTES_MAX);
     for step in ["queue q", "queue s sessions", "send q x", "send s y s=one"] {
         world.step(step);
@@ -116,7 +116,7 @@ fn a_record_that_names_an_absurd_slot_leases_nothing() {
 }
 
 #[test]
-fn a_message_with_a_life_of_its_own_expires_when_it_comes_back() {
+fn a_leased_message_with_its_own_ttl_expires_when_it_is_returned() {
     check(
         "queue q lock=5000 \n send q x y ttl=100 \n receive q max=2 \n wait 200 \n release a \n restart \n abandon b \n facts q",
         expect![[r#"
@@ -126,7 +126,7 @@ fn a_message_with_a_life_of_its_own_expires_when_it_comes_back() {
 }
 
 #[test]
-fn a_message_that_is_too_old_is_not_set_aside() {
+fn an_expired_message_cannot_be_deferred() {
     check(
         "queue q ttl=100 bury lock=5000 \n send q x \n receive q \n wait 200 \n defer a \n facts q",
         expect![[r#"
@@ -136,7 +136,7 @@ fn a_message_that_is_too_old_is_not_set_aside() {
 }
 
 #[test]
-fn a_priority_goes_along_into_a_queue_where_it_counts() {
+fn a_priority_takes_effect_after_a_move_to_a_queue_with_priorities() {
     check(
         "queue q \n queue p prio=9 \n send q low \n send q high prio=7 \n redrive q 1 to=p \n redrive q 2 to=p \n receive p max=9",
         expect![[r#"
@@ -147,7 +147,7 @@ fn a_priority_goes_along_into_a_queue_where_it_counts() {
 }
 
 #[test]
-fn a_shorter_window_forgets_nothing_too_early() {
+fn a_shorter_window_forgets_no_key_too_early() {
     check(
         "queue q dedup=8000 \n send q x \n wait 900 \n send q y \n update q dedup=80 \n wait 79 \n send q y \n wait 1 \n send q y",
         expect!["2 again"],
@@ -155,7 +155,7 @@ fn a_shorter_window_forgets_nothing_too_early() {
 }
 
 #[test]
-fn a_key_out_of_the_window_stays_forgotten_under_a_longer_one() {
+fn a_forgotten_key_stays_forgotten_when_the_window_grows() {
     // The key of `x` is outside the window when it grows; that of `y`, in the same bucket, is not.
     for restart in ["wait 1", "replay", "restart"] {
         let script = "queue r \n topic t dedup=800 \n bind t r \n queue q dedup=800 \n send q x \n send @t x \n wait 50
@@ -172,7 +172,7 @@ fn a_key_out_of_the_window_stays_forgotten_under_a_longer_one() {
 }
 
 #[test]
-fn what_replaces_a_message_is_what_its_key_stands_for() {
+fn after_a_replacement_the_dedup_key_identifies_the_new_message() {
     check(
         "queue q dedup=8000 \n send q x \n replace q 1 y known=x \n send q z known=x",
         expect!["2 again"],
@@ -180,7 +180,7 @@ fn what_replaces_a_message_is_what_its_key_stands_for() {
 }
 
 #[test]
-fn after_a_restart_an_idle_queue_has_its_time_once() {
+fn after_a_restart_an_idle_queue_gets_its_full_idle_time() {
     check(
         "queue q idle=1000 \n restart \n wait 600 \n update q idle=1000 \n wait 400 \n facts q",
         expect!["refused: queue `q` does not exist"],
@@ -201,7 +201,7 @@ fn whatever_makes_a_message_ready_keeps_the_limit() {
 }
 
 #[test]
-fn a_queue_that_is_over_its_limit_at_a_start_is_trimmed() {
+fn a_queue_over_its_limit_is_trimmed_at_a_start() {
     let mut world = World::new(SEGMENT_BYTES_MAX);
     world.step("queue q max=10 over=drop");
     world.step("send q x y z");
@@ -215,7 +215,7 @@ fn a_queue_that_is_over_its_limit_at_a_start_is_trimmed() {
 }
 
 #[test]
-fn full_queues_that_bury_in_one_another_come_to_an_end() {
+fn full_queues_that_dead_letter_into_each_other_terminate() {
     check(
         "queue p max=1 over=bury \n queue q max=1 over=bury dead=p \n update p max=1 over=bury dead=q \n send p x y \n send p z \n facts p \n facts q",
         expect![[r#"
@@ -225,7 +225,7 @@ fn full_queues_that_bury_in_one_another_come_to_an_end() {
 }
 
 #[test]
-fn a_message_that_is_changed_again_and_again_can_still_be_read() {
+fn a_message_that_was_changed_many_times_can_be_read() {
     let mut script = "queue q \n send q x".to_owned();
     for n in 0..300 {
         script += &format!(" \n receive q \n abandon {} set={n}", super::script::name_of(n));

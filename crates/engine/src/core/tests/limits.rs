@@ -19,7 +19,7 @@ fn a_full_queue_refuses_all_of_a_send() {
 }
 
 #[test]
-fn of_sends_that_came_together_each_is_refused_by_itself() {
+fn sends_of_one_turn_are_refused_independently() {
     check(
         "queue q max=2 dedup=1000 \n each q x x y z \n receive q max=9 \n facts q \n queue d max=1 over=drop \n each d u v w \n receive d max=9",
         expect![[r#"
@@ -32,7 +32,7 @@ fn of_sends_that_came_together_each_is_refused_by_itself() {
 }
 
 #[test]
-fn the_oldest_makes_room() {
+fn overflow_removes_the_oldest_message() {
     check(
         "queue q max=2 over=drop \n send q x y z \n receive q max=9 \n send q u v \n release a \n receive q max=9 \n facts q",
         expect![[r#"
@@ -54,7 +54,7 @@ fn the_oldest_becomes_a_dead_letter() {
 }
 
 #[test]
-fn of_priorities_the_lowest_makes_room() {
+fn overflow_removes_the_lowest_priority_first() {
     check(
         "queue q max=2 over=drop prio=9 \n send q high prio=9 \n send q low \n send q mid prio=5 \n receive q max=9",
         expect!["high as a, mid as b"],
@@ -62,7 +62,7 @@ fn of_priorities_the_lowest_makes_room() {
 }
 
 #[test]
-fn a_large_message_makes_room_for_itself() {
+fn a_large_message_displaces_several_small_ones() {
     check(
         "queue q bytes=85 over=drop \n send q a b c \n facts q \n send q dddddddddddddddddddd \n facts q \n receive q max=9",
         expect![[r#"
@@ -73,7 +73,7 @@ fn a_large_message_makes_room_for_itself() {
 }
 
 #[test]
-fn a_queue_goes_with_its_last_consumer() {
+fn an_auto_delete_queue_is_deleted_with_its_last_consumer() {
     check(
         "queue q auto \n receive q \n facts q \n attach c q \n attach d q \n detach c \n facts q \n detach d \n facts q",
         expect![[r#"
@@ -85,7 +85,7 @@ fn a_queue_goes_with_its_last_consumer() {
 }
 
 #[test]
-fn an_unused_queue_goes() {
+fn an_idle_queue_is_deleted() {
     check(
         "queue q idle=1000 \n wait 900 \n receive q \n wait 900 \n send q x \n facts q \n attach c q \n wait 5000 \n facts q \n detach c \n wait 999 \n facts q \n wait 1 \n facts q",
         expect![[r#"

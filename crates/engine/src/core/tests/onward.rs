@@ -5,7 +5,7 @@ use expect_test::expect;
 use super::{check, check_in};
 
 #[test]
-fn a_circle_through_a_rule_with_an_action_has_an_end() {
+fn a_cycle_through_a_rule_with_an_action_ends() {
     check(
         "topic t \n queue a to=@t \n bind t a where=all do=SET_set:'seen' \n send a x \n facts a \n restart \n receive a/$deadletterqueue",
         expect![[r#"
@@ -15,7 +15,7 @@ fn a_circle_through_a_rule_with_an_action_has_an_end() {
 }
 
 #[test]
-fn a_changed_dead_letter_does_not_come_back_to_where_it_died() {
+fn a_changed_dead_letter_does_not_return_to_the_queue_where_it_died() {
     check(
         "topic dlx \n queue p ttl=1000 bury dead=topic:dlx \n queue q ttl=1000 bury dead=topic:dlx \n bind dlx p where=all do=SET_set:'p' \n bind dlx q where=all do=SET_set:'q'
         send p x \n wait 1000 \n facts p \n facts q \n restart \n wait 1000 \n facts p \n facts q \n receive q/$deadletterqueue",
@@ -29,7 +29,7 @@ fn a_changed_dead_letter_does_not_come_back_to_where_it_died() {
 }
 
 #[test]
-fn a_queue_that_is_told_to_forward_sends_on_what_it_has() {
+fn a_queue_that_begins_to_forward_also_forwards_its_backlog() {
     check(
         "queue end \n queue a \n send a x \n update a to=end \n facts a \n receive end \n update a to=later \n send a y \n attach c a \n update a",
         expect![[r#"
@@ -40,7 +40,7 @@ fn a_queue_that_is_told_to_forward_sends_on_what_it_has() {
 }
 
 #[test]
-fn what_is_forwarded_into_a_full_queue_makes_room_there() {
+fn forwarding_into_a_full_queue_displaces_old_messages() {
     check(
         "queue end max=1 over=drop \n queue last \n queue full max=1 over=bury dead=last \n queue a to=end \n queue b to=full \n send a x y \n send b v w \n facts end \n facts full \n facts last",
         expect![[r#"
@@ -51,7 +51,7 @@ fn what_is_forwarded_into_a_full_queue_makes_room_there() {
 }
 
 #[test]
-fn a_long_queue_goes_on_in_as_many_records_as_it_takes() {
+fn forwarding_a_long_queue_takes_several_records() {
     let many: Vec<String> = (0..100).map(|n| format!("send a m{n}")).collect();
     check_in(
         80 << 10,
@@ -66,7 +66,7 @@ fn a_long_queue_goes_on_in_as_many_records_as_it_takes() {
 }
 
 #[test]
-fn what_goes_with_a_queue_goes_at_once() {
+fn dependents_of_a_deleted_queue_are_deleted_at_once() {
     check(
         "topic t kind=fanout auto \n topic u kind=fanout auto \n queue a \n queue u/Subscriptions/s \n queue u/Subscriptions/idle \n unbind u u/Subscriptions/idle $Default \n bind t u/Subscriptions/s \n bind t a
         attach c u/Subscriptions/idle \n unbind u u/Subscriptions/s $Default \n topics \n facts u/Subscriptions/s \n delete a \n topics",
@@ -78,7 +78,7 @@ fn what_goes_with_a_queue_goes_at_once() {
 }
 
 #[test]
-fn a_topic_and_its_subscriptions_go_together_or_not_at_all() {
+fn deleting_a_topic_and_its_subscriptions_is_atomic() {
     check(
         "topic t auto \n queue t/Subscriptions/a \n queue t/Subscriptions/b \n attach c t/Subscriptions/b \n full \n untopic t \n facts t/Subscriptions/a \n room \n untopic t \n topics \n facts t/Subscriptions/a \n restart \n topics",
         expect![[r#"

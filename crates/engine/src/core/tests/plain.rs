@@ -5,7 +5,7 @@ use expect_test::expect;
 use super::check;
 
 #[test]
-fn first_in_first_out() {
+fn a_queue_is_first_in_first_out() {
     check(
         "queue q \n send q x y z \n receive q max=2 \n receive q max=2 \n receive q",
         expect![[r#"
@@ -16,7 +16,7 @@ fn first_in_first_out() {
 }
 
 #[test]
-fn an_abandoned_message_comes_back_in_its_place_and_is_counted() {
+fn an_abandoned_message_returns_to_its_position_and_is_counted() {
     check(
         "queue q \n send q x y \n receive q \n abandon a set=1 \n receive q max=2 \n complete b c \n complete b \n facts q",
         expect![[r#"
@@ -39,7 +39,7 @@ fn a_released_message_is_not_counted_as_failed() {
 }
 
 #[test]
-fn settling_after_the_lock_ran_out_is_refused() {
+fn settling_after_the_lock_expired_is_refused() {
     check(
         "queue q lock=1000 \n send q x \n receive q \n wait 999 \n renew a \n wait 999 \n wait 1 \n complete a \n receive q",
         expect![[r#"
@@ -67,7 +67,7 @@ fn a_message_that_fails_too_often_is_dead_lettered_with_the_reason() {
 }
 
 #[test]
-fn receives_are_limited_too_and_releases_do_not_count() {
+fn the_limit_of_receives_does_not_count_releases() {
     check(
         "queue q receives=2 \n send q x \n receive q \n release a \n receive q \n abandon b \n receive q \n abandon c \n facts q",
         expect![[r#"
@@ -79,7 +79,7 @@ fn receives_are_limited_too_and_releases_do_not_count() {
 }
 
 #[test]
-fn dead_letters_go_where_the_queue_says() {
+fn dead_letters_go_to_the_target_of_the_queue() {
     check(
         "queue graves \n queue q failed=1 dead=graves \n queue r failed=1 dead=drop \n send q x \n send r y z
         receive q \n abandon a \n receive graves \n receive r \n abandon c \n receive r \n dead d \n facts r \n delete graves",
@@ -94,7 +94,7 @@ fn dead_letters_go_where_the_queue_says() {
 }
 
 #[test]
-fn a_delay_keeps_the_place_and_a_schedule_does_not() {
+fn a_delayed_message_keeps_its_position_and_a_scheduled_one_does_not() {
     check(
         "queue q \n send q x delay=100 \n send q y at=50 \n send q z \n facts q \n receive q max=9 \n wait 49 \n receive q
         wait 1 \n receive q \n wait 50 \n receive q \n cancel q 2",
@@ -121,7 +121,7 @@ fn a_schedule_can_be_cancelled() {
 }
 
 #[test]
-fn a_retry_with_a_delay_returns_to_its_place() {
+fn a_delayed_retry_returns_to_its_position() {
     check(
         "queue q \n send q x y z \n receive q \n abandon a delay=100 \n receive q \n wait 100 \n receive q max=5",
         expect![[r#"
@@ -132,7 +132,7 @@ fn a_retry_with_a_delay_returns_to_its_place() {
 }
 
 #[test]
-fn a_deferred_message_is_found_by_its_sequence_and_falls_back() {
+fn a_deferred_message_is_received_by_sequence_number_and_returns_to_deferred() {
     check(
         "queue q lock=1000 \n send q x y \n receive q \n defer a set=later \n receive q max=5 \n deferred q 1 \n deferred q 1 \n wait 1000
         facts q \n deferred q 1 \n complete d \n facts q",
@@ -148,7 +148,7 @@ fn a_deferred_message_is_found_by_its_sequence_and_falls_back() {
 }
 
 #[test]
-fn taking_removes_at_once() {
+fn receive_and_delete_removes_at_once() {
     check(
         "queue q \n send q x y \n receive q take \n facts q \n receive q take max=2 \n receive q",
         expect![[r#"
@@ -160,7 +160,7 @@ fn taking_removes_at_once() {
 }
 
 #[test]
-fn a_waiting_receive_is_answered_when_something_comes_or_its_time_is_over() {
+fn a_waiting_receive_is_answered_by_a_message_or_its_timeout() {
     check(
         "queue q \n receive q wait=100 \n wait 50 \n send q x \n receive q wait=100 \n wait 100",
         expect![[r#"
@@ -170,7 +170,7 @@ fn a_waiting_receive_is_answered_when_something_comes_or_its_time_is_over() {
 }
 
 #[test]
-fn consumers_share_by_credit() {
+fn consumers_share_messages_by_credit() {
     check(
         "queue q \n attach one q credit=2 conn=1 \n attach two q credit=2 conn=2 \n send q v w x y z \n credit two 1
         disconnect conn=1 \n facts q \n disconnect conn=2 clean \n receive q max=9",
@@ -185,7 +185,7 @@ fn consumers_share_by_credit() {
 }
 
 #[test]
-fn a_paused_queue_takes_but_does_not_give() {
+fn a_paused_queue_accepts_but_does_not_deliver() {
     check(
         "queue q \n pause q \n send q x \n receive q \n resume q \n receive q",
         expect![[r#"
@@ -195,7 +195,7 @@ fn a_paused_queue_takes_but_does_not_give() {
 }
 
 #[test]
-fn purging_leaves_what_is_out() {
+fn purging_keeps_leased_messages() {
     check(
         "queue q \n send q w x y \n send q z at=500 \n receive q \n purge q \n facts q \n complete a \n send q n \n receive q \n purge q \n facts q",
         expect![[r#"
@@ -222,7 +222,7 @@ fn deleting_a_queue_ends_its_consumers_and_leases() {
 }
 
 #[test]
-fn a_restart_keeps_free_standing_leases_and_ends_bound_ones() {
+fn a_restart_keeps_free_standing_leases_and_ends_connection_bound_ones() {
     check(
         "queue q lock=1000 \n send q w x y z \n receive q \n attach one q credit=1 conn=1 \n receive q \n release c \n wait 500 \n restart \n facts q
         receive q max=9 \n complete a \n wait 499 \n facts q \n wait 1 \n facts q",
@@ -238,7 +238,7 @@ fn a_restart_keeps_free_standing_leases_and_ends_bound_ones() {
 }
 
 #[test]
-fn a_lease_that_ends_once_too_often_counts_for_how_it_ended_too() {
+fn the_dead_letter_reason_names_the_limit_and_how_the_lease_ended() {
     check(
         "queue q failed=2 lock=100
         send q x y z

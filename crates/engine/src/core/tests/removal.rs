@@ -36,7 +36,7 @@ fn a_purge_of_all_ends_the_leases() {
 }
 
 #[test]
-fn a_purge_of_all_unlocks_sessions_and_leaves_holds() {
+fn a_purge_of_all_unlocks_sessions_and_keeps_explicit_holds() {
     check(
         "queue q sessions
          send q one s=a
@@ -71,7 +71,7 @@ fn a_purge_of_all_unlocks_sessions_and_leaves_holds() {
 }
 
 #[test]
-fn a_purge_of_all_forgets_what_was_sent() {
+fn a_purge_of_all_forgets_dedup_keys() {
     check(
         "queue q dedup=9000 \n send q x \n send q x \n purge q \n send q x \n purge q all \n send q x \n restart \n send q x",
         expect![[r#"
@@ -103,7 +103,7 @@ fn a_purge_of_all_is_as_durable_as_its_queue() {
 }
 
 #[test]
-fn named_messages_go_if_nobody_has_them() {
+fn messages_purged_by_number_are_removed_unless_leased() {
     check(
         "queue q
          send q one two three
@@ -141,7 +141,7 @@ fn named_messages_go_if_nobody_has_them() {
 }
 
 #[test]
-fn late_work_is_completed_unless_somebody_else_has_the_message() {
+fn a_late_completion_succeeds_unless_the_message_was_leased_again() {
     check(
         "queue q lock=1000
          send q one two
@@ -173,7 +173,7 @@ fn late_work_is_completed_unless_somebody_else_has_the_message() {
 }
 
 #[test]
-fn late_work_of_another_time_or_under_sessions_is_not() {
+fn a_late_completion_of_an_older_lease_or_in_a_session_is_refused() {
     check(
         "queue q lock=1000
          send q one
@@ -202,7 +202,7 @@ fn late_work_of_another_time_or_under_sessions_is_not() {
 }
 
 #[test]
-fn the_first_grant_is_remembered_over_a_restart() {
+fn the_time_of_the_first_grant_survives_a_restart() {
     check(
         "queue q lock=1000
          wait 50
@@ -221,7 +221,7 @@ fn the_first_grant_is_remembered_over_a_restart() {
 }
 
 #[test]
-fn a_duplicate_is_told_the_first_id() {
+fn a_duplicate_gets_the_id_of_the_first_message() {
     check(
         "queue q dedup=5000
          send q one known=k id=01890a5d-ac96-774b-bcce-b302099a8057
@@ -249,7 +249,7 @@ fn a_duplicate_is_told_the_first_id() {
 }
 
 #[test]
-fn dead_letters_may_keep_their_age() {
+fn dead_letters_can_keep_their_age() {
     check(
         "queue graves ttl=10000
          queue young failed=1 dead=graves ttl=60000
@@ -285,7 +285,7 @@ fn dead_letters_may_keep_their_age() {
 }
 
 #[test]
-fn a_message_moves_on_under_a_new_id() {
+fn a_message_can_be_moved_under_a_new_id() {
     check(
         "queue q failed=1
          send q one two
@@ -310,7 +310,7 @@ fn a_message_moves_on_under_a_new_id() {
 }
 
 #[test]
-fn a_session_tells_when_its_state_was_set() {
+fn the_state_of_a_session_has_its_time() {
     check(
         "queue q sessions
          accept q s=a

@@ -24,7 +24,7 @@ fn a_small_segment_is_enough_for_a_few_messages() {
 }
 
 #[test]
-fn what_is_granted_at_once_fits_into_the_room_that_was_asked_for() {
+fn the_grants_of_one_request_fit_the_reserved_space() {
     // Enough rounds for a segment to end in one of them.
     let mut world = World::new(24 << 10);
     world.step("queue q sessions");
@@ -38,7 +38,7 @@ fn what_is_granted_at_once_fits_into_the_room_that_was_asked_for() {
 }
 
 #[test]
-fn what_a_lost_hold_buries_fits_into_the_room_that_was_asked_for() {
+fn dead_lettering_at_a_lost_hold_fits_the_reserved_space() {
     let mut world = World::new(24 << 10);
     world.step("queue q sessions failed=1");
     for round in 0..5 {
@@ -53,7 +53,7 @@ fn what_a_lost_hold_buries_fits_into_the_room_that_was_asked_for() {
 }
 
 #[test]
-fn a_delay_that_holds_a_whole_session_back_has_room_for_it() {
+fn a_delayed_retry_reserves_space_for_its_whole_session() {
     let bodies: Vec<String> = (0..120).map(|n| n.to_string()).collect();
     let mut world = World::new(32 << 10);
     world.step("queue q sessions");
@@ -70,7 +70,7 @@ fn a_delay_that_holds_a_whole_session_back_has_room_for_it() {
 }
 
 #[test]
-fn what_a_lost_connection_had_comes_back_as_soon_as_there_is_room() {
+fn messages_of_a_lost_connection_return_when_there_is_disk_space() {
     check(
         "queue q lock=60000
         queue s sessions lock=60000
@@ -106,7 +106,7 @@ fn what_a_lost_connection_had_comes_back_as_soon_as_there_is_room() {
 }
 
 #[test]
-fn delivery_goes_on_as_soon_as_there_is_room() {
+fn delivery_continues_when_there_is_disk_space_again() {
     check(
         "queue q
         queue s sessions
@@ -128,7 +128,7 @@ fn delivery_goes_on_as_soon_as_there_is_room() {
 }
 
 #[test]
-fn a_batch_whose_messages_all_expired_fits_into_the_room_that_was_asked_for() {
+fn deferring_a_batch_of_expired_messages_fits_the_reserved_space() {
     let bodies: Vec<String> = (0..40).map(|n| n.to_string()).collect();
     for history in
         ["defer", "defer set=x", "abandon", "abandon delay=5", "release", "release delay=5", "dead"]
@@ -151,7 +151,7 @@ fn a_batch_whose_messages_all_expired_fits_into_the_room_that_was_asked_for() {
 }
 
 #[test]
-fn what_finds_no_room_to_be_routed_is_not_passed_by_what_is_smaller() {
+fn a_smaller_message_does_not_overtake_one_that_waits_for_space_to_be_routed() {
     check(
         "topic t
         queue t/Subscriptions/s sessions

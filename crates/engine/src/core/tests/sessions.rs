@@ -29,7 +29,7 @@ fn one_message_of_a_session_at_a_time_in_order() {
 }
 
 #[test]
-fn a_call_may_take_several_of_a_group_and_locks_it() {
+fn one_receive_may_return_several_messages_of_a_session_and_locks_it() {
     check(
         "queue q sessions \n send q a1 a2 a3 s=a \n send q b1 s=b \n receive q max=3 per=10 \n complete a b \n facts q \n receive q max=9 per=10
         complete c \n facts q",
@@ -42,7 +42,7 @@ fn a_call_may_take_several_of_a_group_and_locks_it() {
 }
 
 #[test]
-fn when_one_of_a_group_comes_back_later_ones_do_not_overtake_it() {
+fn later_messages_do_not_overtake_a_returned_one() {
     check(
         "queue q sessions lock=1000 \n send q a1 a2 a3 s=a \n receive q max=2 per=10 \n abandon a \n receive q \n wait 1000 \n receive q max=9 per=9",
         expect![[r#"
@@ -53,7 +53,7 @@ fn when_one_of_a_group_comes_back_later_ones_do_not_overtake_it() {
 }
 
 #[test]
-fn accept_next_takes_the_head_of_the_ring_and_none_is_clean() {
+fn accept_next_takes_the_head_of_the_ready_ring() {
     check(
         "queue q sessions \n accept q \n accept q wait=100 \n send q x s=one \n accept q wait=10 \n wait 10 \n send q y s=two
         accept q \n unhold a \n accept q \n accept q s=two \n accept q s=new \n facts q",
@@ -70,7 +70,7 @@ fn accept_next_takes_the_head_of_the_ring_and_none_is_clean() {
 }
 
 #[test]
-fn a_holder_gets_several_and_an_abandoned_one_comes_first() {
+fn a_holder_gets_several_messages_and_an_abandoned_one_comes_first() {
     check(
         "queue q sessions \n send q x y z s=one \n accept q \n receive q hold=a max=2 \n abandon b \n receive q hold=a max=9 \n complete c d e
         receive q hold=a \n send q w s=one \n receive q hold=a",
@@ -84,7 +84,7 @@ fn a_holder_gets_several_and_an_abandoned_one_comes_first() {
 }
 
 #[test]
-fn a_push_holder_gets_what_comes_and_hears_of_the_end() {
+fn a_push_holder_gets_new_messages_and_a_notice_of_the_end() {
     check(
         "queue q sessions lock=1000 \n accept q s=one conn=1 \n attach c q hold=a credit=2 conn=1 \n send q x y z s=one \n credit c 1
         wait 1000 \n complete b \n facts q",
@@ -100,7 +100,7 @@ fn a_push_holder_gets_what_comes_and_hears_of_the_end() {
 }
 
 #[test]
-fn a_lost_hold_restarts_at_the_earliest_and_counts() {
+fn after_a_lost_hold_delivery_restarts_at_the_earliest_message_and_counts() {
     check(
         "queue q sessions lock=1000 \n send q x y z s=one \n accept q \n receive q hold=a max=2 \n complete c \n wait 1000 \n complete b
         accept q \n receive q hold=d max=9",
@@ -114,7 +114,7 @@ fn a_lost_hold_restarts_at_the_earliest_and_counts() {
 }
 
 #[test]
-fn letting_go_counts_nothing() {
+fn releasing_does_not_count_as_failed() {
     check(
         "queue q sessions \n send q x y s=one \n accept q \n receive q hold=a max=2 \n unhold a \n accept q \n receive q hold=d max=9",
         expect![[r#"
@@ -142,7 +142,7 @@ fn a_delayed_retry_holds_its_session_back() {
 }
 
 #[test]
-fn with_skip_the_session_goes_on_without_it() {
+fn with_retry_skip_the_session_continues() {
     check(
         "queue q sessions skip \n send q x y s=one \n accept q \n receive q hold=a \n abandon b delay=100 \n receive q hold=a \n complete c
         receive q hold=a \n wait 100 \n receive q hold=a",
@@ -156,7 +156,7 @@ fn with_skip_the_session_goes_on_without_it() {
 }
 
 #[test]
-fn deferring_in_a_session_needs_the_hold_to_come_back() {
+fn a_deferred_message_of_a_session_is_received_only_by_the_holder() {
     check(
         "queue q sessions \n send q x y s=one \n accept q \n receive q hold=a \n defer b \n receive q hold=a \n deferred q 1
         deferred q 1 hold=a \n complete c \n unhold a \n facts q \n accept q s=one \n deferred q 1 hold=e \n complete f \n facts q",
@@ -174,7 +174,7 @@ fn deferring_in_a_session_needs_the_hold_to_come_back() {
 }
 
 #[test]
-fn taking_needs_a_hold() {
+fn receive_and_delete_on_a_session_queue_needs_a_hold() {
     check(
         "queue q sessions \n send q x y s=one \n receive q take \n accept q \n receive q take hold=a \n unhold a \n accept q \n receive q take hold=b max=2 \n facts q",
         expect![[r#"
@@ -188,7 +188,7 @@ fn taking_needs_a_hold() {
 }
 
 #[test]
-fn state_changes_with_settling_or_not_at_all() {
+fn session_state_and_settlement_change_atomically() {
     check(
         "queue q sessions lock=1000 \n send q x s=one \n accept q \n receive q hold=a \n complete b state=a:seen \n facts q \n unhold a \n facts q
         state a to=late \n accept q s=one \n state c \n unhold c \n facts q",
@@ -215,7 +215,7 @@ fn delayed_messages_keep_their_place_in_the_session() {
 }
 
 #[test]
-fn scheduled_messages_have_no_place() {
+fn scheduled_messages_have_no_position() {
     check(
         "queue q sessions \n send q x s=one at=100 \n send q y s=one \n accept q \n receive q hold=a max=9 \n complete b \n wait 100 \n receive q hold=a",
         expect![[r#"
@@ -253,7 +253,7 @@ fn an_operator_can_break_a_hold() {
 }
 
 #[test]
-fn a_restart_keeps_free_standing_holds_and_ends_bound_ones() {
+fn a_restart_keeps_free_standing_holds_and_ends_connection_bound_ones() {
     check(
         "queue q sessions \n send q x y s=one \n send q z s=two \n accept q \n receive q hold=a \n accept q conn=1 \n restart \n facts q
         complete b \n receive q hold=a \n unhold c \n accept q",
@@ -304,7 +304,7 @@ fn dead_letters_of_a_lost_hold_stay_in_order() {
 }
 
 #[test]
-fn sessions_that_are_gone_leave_no_holes_in_a_snapshot() {
+fn forgotten_sessions_leave_no_gaps_in_a_snapshot() {
     check(
         "queue q sessions
         send q x s=one

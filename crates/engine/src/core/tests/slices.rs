@@ -47,7 +47,7 @@ fn facts(world: &mut World) -> String {
 }
 
 #[test]
-fn a_length_limit_for_a_queue_with_many_sessions() {
+fn adding_a_length_limit_to_a_queue_with_many_sessions_is_sliced() {
     for over in ["drop", "dead"] {
         let mut world = many_sessions("");
         let (turns, _) = carried_out(&mut world, &format!("update q sessions max=10 over={over}"));
@@ -64,7 +64,7 @@ fn a_length_limit_for_a_queue_with_many_sessions() {
 }
 
 #[test]
-fn a_time_to_live_for_a_queue_with_many_sessions() {
+fn adding_a_ttl_to_a_queue_with_many_sessions_is_sliced() {
     let mut world = many_sessions("");
     world.step("wait 1000");
     let (turns, _) = carried_out(&mut world, "update q sessions ttl=500 bury");
@@ -78,7 +78,7 @@ fn a_time_to_live_for_a_queue_with_many_sessions() {
 }
 
 #[test]
-fn a_large_queue_is_purged() {
+fn purging_a_large_queue_is_sliced() {
     for mut world in [many_sessions(""), many_messages("")] {
         let (turns, said) = carried_out(&mut world, "purge q");
         assert!(turns > 4, "{turns}");
@@ -110,7 +110,7 @@ fn several_large_queues_are_purged_at_the_same_time() {
 }
 
 #[test]
-fn what_is_out_stays_when_a_large_queue_is_purged_unless_all_goes() {
+fn purging_a_large_queue_keeps_leased_messages_unless_all_are_purged() {
     for (step, left) in [("purge q", 300), ("purge q all", 0)] {
         let mut world = many_messages("dedup=1000000");
         world.step("receive q max=300");
@@ -127,7 +127,7 @@ fn what_is_out_stays_when_a_large_queue_is_purged_unless_all_goes() {
 }
 
 #[test]
-fn a_large_queue_is_deleted_and_its_leases_are_over_at_once() {
+fn deleting_a_large_queue_is_sliced_and_ends_its_leases_at_once() {
     let mut world = many_messages("lock=1000");
     (0..9).for_each(|_| world.step("receive q max=200"));
     let (turns, said) = carried_out(&mut world, "delete q");
@@ -149,7 +149,7 @@ fn a_large_queue_is_deleted_and_its_leases_are_over_at_once() {
 }
 
 #[test]
-fn a_connection_with_many_leases_ends() {
+fn closing_a_connection_with_many_leases_is_sliced() {
     let mut world = many_messages("lock=1000000");
     world.step("attach c q conn=7 credit=1900");
     world.run_background_work();
@@ -159,7 +159,7 @@ fn a_connection_with_many_leases_ends() {
 }
 
 #[test]
-fn many_leases_and_delays_end_in_one_moment() {
+fn ending_many_leases_and_delays_at_one_time_is_sliced() {
     let mut world = many_messages("lock=1000");
     (0..9).for_each(|_| world.step("receive q max=200"));
     let (turns, _) = carried_out(&mut world, "wait 1000");
@@ -184,7 +184,7 @@ fn the_clock_is_set_forward_while_there_are_many_leases() {
 }
 
 #[test]
-fn a_large_queue_begins_to_forward() {
+fn forwarding_a_large_queue_is_sliced() {
     let mut world = many_messages("");
     world.step("queue z");
     let (turns, _) = carried_out(&mut world, "update q to=z");
@@ -193,7 +193,7 @@ fn a_large_queue_begins_to_forward() {
 }
 
 #[test]
-fn a_paused_queue_with_many_sessions_goes_on() {
+fn resuming_a_queue_with_many_sessions_is_sliced() {
     let mut world = many_sessions("");
     world.step("accept q s=s999");
     world.step("pause q");
@@ -204,7 +204,7 @@ fn a_paused_queue_with_many_sessions_goes_on() {
 }
 
 #[test]
-fn many_messages_expired_before_the_next_one_that_did_not() {
+fn skipping_many_expired_messages_is_sliced() {
     let mut world = many_messages("ttl=1000");
     world.step("wait 900");
     world.step("send q last");
@@ -226,7 +226,7 @@ fn all_queues_are_listed_a_page_at_a_time() {
 }
 
 #[test]
-fn a_message_that_overflows_wherever_it_comes_to_does_not_go_round_for_ever() {
+fn a_message_that_overflows_every_queue_of_a_cycle_ends() {
     let mut world = World::new(SEGMENT_BYTES_MAX);
     for step in [
         "queue graves",

@@ -5,7 +5,7 @@ use expect_test::expect;
 use super::check;
 
 #[test]
-fn a_closed_queue_takes_and_gives_nothing() {
+fn a_disabled_queue_accepts_and_delivers_nothing() {
     check(
         "queue q
          send q one two
@@ -41,7 +41,7 @@ fn a_closed_queue_takes_and_gives_nothing() {
 }
 
 #[test]
-fn whoever_consumes_from_a_queue_that_closes_is_told() {
+fn consumers_of_a_queue_that_is_disabled_are_notified() {
     check(
         "queue q
          attach reader q conn=1
@@ -74,7 +74,7 @@ fn whoever_consumes_from_a_queue_that_closes_is_told() {
 }
 
 #[test]
-fn what_the_broker_brings_still_comes_into_a_closed_queue() {
+fn a_disabled_queue_still_accepts_messages_from_the_broker() {
     check(
         "topic t
          queue graves
@@ -97,7 +97,7 @@ fn what_the_broker_brings_still_comes_into_a_closed_queue() {
 }
 
 #[test]
-fn a_closed_topic_takes_nothing() {
+fn a_disabled_topic_accepts_nothing() {
     check(
         "queue q
          topic t dedup=1000

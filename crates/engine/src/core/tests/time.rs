@@ -7,7 +7,7 @@ use super::world::World;
 use crate::journal::SEGMENT_BYTES_MAX;
 
 #[test]
-fn what_is_too_old_is_gone() {
+fn expired_messages_are_removed() {
     check(
         "queue q ttl=1000 \n send q x \n wait 400 \n send q y ttl=100 \n send q z \n wait 100 \n facts q
         wait 500 \n facts q \n receive q max=9 \n wait 1000 \n facts q",
@@ -20,7 +20,7 @@ fn what_is_too_old_is_gone() {
 }
 
 #[test]
-fn what_is_too_old_can_be_dead_lettered_and_dies_once() {
+fn expired_messages_can_be_dead_lettered_once() {
     check(
         "queue q ttl=1000 bury \n send q x \n send q y ttl=100 delay=5000 \n wait 1000 \n facts q
         receive q/$deadletterqueue max=9 \n release a \n release b \n wait 100000 \n facts q
@@ -36,7 +36,7 @@ fn what_is_too_old_can_be_dead_lettered_and_dies_once() {
 }
 
 #[test]
-fn a_message_that_is_out_expires_when_it_comes_back() {
+fn a_leased_message_expires_when_it_is_returned() {
     check(
         "queue q ttl=1000 lock=5000 \n send q x y z \n receive q max=3 \n wait 2000 \n facts q
         complete a \n abandon b \n facts q \n wait 3000 \n facts q",
@@ -49,7 +49,7 @@ fn a_message_that_is_out_expires_when_it_comes_back() {
 }
 
 #[test]
-fn deferred_messages_expire_and_scheduled_ones_live_from_when_they_are_due() {
+fn the_ttl_of_a_scheduled_message_starts_when_it_is_due() {
     check(
         "queue q ttl=1000 \n send q x \n receive q \n defer a \n send q later at=5000 ttl=300 \n wait 1000 \n facts q
         wait 4000 \n facts q \n wait 299 \n facts q \n wait 1 \n facts q",
@@ -63,7 +63,7 @@ fn deferred_messages_expire_and_scheduled_ones_live_from_when_they_are_due() {
 }
 
 #[test]
-fn an_expired_message_does_not_hold_its_session_up() {
+fn an_expired_message_does_not_block_its_session() {
     check(
         "queue q sessions ttl=1000 bury \n send q x s=A delay=3000 \n wait 500 \n send q y s=A \n send q z s=B ttl=100
         receive q max=9 \n wait 500 \n receive q max=9 \n complete a \n facts q \n receive q/$deadletterqueue max=9",
@@ -122,7 +122,7 @@ fn a_priority_is_kept_through_delays_schedules_and_dead_letters() {
 }
 
 #[test]
-fn a_message_that_was_sent_before_is_not_taken_again() {
+fn a_duplicate_is_not_stored_again() {
     check(
         "queue q dedup=1000 \n send q x \n send q y x \n send q z known=x \n send q w w \n facts q \n receive q \n complete a
         wait 999 \n send q x \n restart \n send q x \n wait 1 \n send q x \n facts q",
@@ -139,7 +139,7 @@ fn a_message_that_was_sent_before_is_not_taken_again() {
 }
 
 #[test]
-fn without_a_key_the_content_may_count() {
+fn without_a_key_the_content_can_identify_a_message() {
     check(
         "queue q dedup=1000 content \n send q x unnamed \n send q x unnamed \n send q y unnamed
         queue p dedup=1000 \n send p x unnamed \n send p x unnamed \n facts p",
@@ -160,7 +160,7 @@ fn keys_can_belong_to_sessions() {
 }
 
 #[test]
-fn what_is_scheduled_for_one_moment_comes_in_the_order_in_which_it_was_sent() {
+fn messages_scheduled_for_one_time_keep_their_order() {
     // Starts and delays at all levels of the wheel; the last ones are set from a shorter distance, or after a restart.
     for start in [0, 1, 63, 4000, 1_000_000] {
         for delay in [1, 64, 100, 1000, 300_000, 5_000_000, 2_000_000_000_u64] {
@@ -183,7 +183,7 @@ fn what_is_scheduled_for_one_moment_comes_in_the_order_in_which_it_was_sent() {
 }
 
 #[test]
-fn what_was_overdue_at_a_restart_comes_by_its_moment_and_then_in_order() {
+fn messages_overdue_at_a_restart_are_ordered_by_time_and_then_by_sequence() {
     check(
         "queue q sessions
         send q 3 s=A at=5000
@@ -235,7 +235,7 @@ fn a_topic_counts_a_key_once_and_forgets_it_without_further_traffic() {
 }
 
 #[test]
-fn a_clock_that_is_set_forward_makes_no_lease_shorter() {
+fn setting_the_clock_forward_shortens_no_lease() {
     for again in ["", "restart", "replay"] {
         check(
             &format!(
@@ -255,7 +255,7 @@ fn a_clock_that_is_set_forward_makes_no_lease_shorter() {
 }
 
 #[test]
-fn a_restart_begins_no_earlier_than_a_clock_that_was_set_forward() {
+fn after_a_forward_clock_step_a_restart_does_not_go_back_in_time() {
     let mut world = World::new(SEGMENT_BYTES_MAX);
     world.step("queue q lock=1000");
     world.step("clock 3600000");

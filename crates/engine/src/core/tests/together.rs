@@ -5,7 +5,7 @@ use expect_test::expect;
 use super::check;
 
 #[test]
-fn all_of_it_happens() {
+fn a_transaction_takes_effect_completely() {
     check(
         "queue q \n send q x y \n receive q max=2 \n tx q z complete=a abandon=b \n receive q max=9 \n facts q",
         expect![[r#"
@@ -16,7 +16,7 @@ fn all_of_it_happens() {
 }
 
 #[test]
-fn one_stale_lease_refuses_all_of_it() {
+fn one_stale_lease_refuses_the_whole_transaction() {
     check(
         "queue q lock=1000 \n send q x y \n receive q \n wait 1000 \n receive q \n tx q z complete=b,a \n facts q \n tx q z complete=b,b \n tx q z complete=b \n facts q",
         expect![[r#"
@@ -30,7 +30,7 @@ fn one_stale_lease_refuses_all_of_it() {
 }
 
 #[test]
-fn a_state_goes_with_it() {
+fn a_transaction_can_set_session_state() {
     check(
         "queue q sessions \n send q x y s=A \n accept q \n receive q hold=a max=2 \n tx q z s=A complete=c abandon=b delay=50 state=a:done \n receive q max=9 \n wait 50 \n accept q \n receive q hold=d max=9
         tx q w s=A state=a:again \n facts q",

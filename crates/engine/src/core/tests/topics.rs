@@ -26,7 +26,7 @@ fn every_queue_with_a_matching_rule_has_a_copy() {
 }
 
 #[test]
-fn labels_of_a_topic_outlive_a_restart_and_do_not_touch_what_waits() {
+fn labels_of_a_topic_survive_a_restart_and_do_not_affect_waiting_messages() {
     check(
         "topic t \n queue t/Subscriptions/s \n send @t x at=50 \n label t colour red \n topics \n restart \n topics
         label t size big \n topics \n label no a b \n wait 60 \n receive t/Subscriptions/s",
@@ -40,7 +40,7 @@ fn labels_of_a_topic_outlive_a_restart_and_do_not_touch_what_waits() {
 }
 
 #[test]
-fn a_rule_is_replaced_without_a_moment_between() {
+fn replacing_a_rule_is_atomic() {
     check(
         "topic t \n queue t/Subscriptions/s where=subject:red name=r \n rebind t t/Subscriptions/s where=subject:blue name=r
         rules t \n topics \n send @t x subject=red \n send @t y subject=blue \n restart \n rules t \n send @t z subject=blue
@@ -56,7 +56,7 @@ fn a_rule_is_replaced_without_a_moment_between() {
 }
 
 #[test]
-fn nobody_wants_it_and_that_is_said() {
+fn an_unroutable_message_is_reported() {
     check(
         "topic t kind=direct \n queue a \n bind t a where=key:k \n send @t x key=other \n send @t y key=k \n facts a \n send @no z",
         expect![[r#"
@@ -67,7 +67,7 @@ fn nobody_wants_it_and_that_is_said() {
 }
 
 #[test]
-fn one_queue_that_is_full_refuses_all_copies() {
+fn one_full_queue_refuses_all_copies() {
     check(
         "topic t kind=fanout \n queue a \n queue b max=1 \n bind t a \n bind t b \n send @t x \n send @t y \n facts a \n facts b",
         expect![[r#"
@@ -79,7 +79,7 @@ fn one_queue_that_is_full_refuses_all_copies() {
 }
 
 #[test]
-fn a_subscription_has_rules_and_goes_with_its_topic() {
+fn a_subscription_has_rules_and_is_deleted_with_its_topic() {
     check(
         "topic t \n queue t/Subscriptions/all \n queue t/Subscriptions/red where=subject:red \n queue t/Subscriptions/sql where=sql:colour_=_'blue'
         send @t x subject=red \n send @t y prop=colour:blue \n rules t \n receive t/Subscriptions/all max=9 \n receive t/Subscriptions/red max=9 \n receive t/Subscriptions/sql max=9
@@ -99,7 +99,7 @@ fn a_subscription_has_rules_and_goes_with_its_topic() {
 }
 
 #[test]
-fn a_rule_with_an_action_makes_a_copy_of_its_own() {
+fn a_rule_with_an_action_makes_its_own_copy() {
     check(
         "topic t \n queue t/Subscriptions/s \n bind t t/Subscriptions/s where=subject:red do=SET_set:'seen' \n send @t x subject=red \n receive t/Subscriptions/s max=9
         complete a \n restart \n complete b \n queue t/Subscriptions/only where=all do=SET_set:'only' \n send @t y \n receive t/Subscriptions/only \n receive t/Subscriptions/s",
@@ -113,7 +113,7 @@ fn a_rule_with_an_action_makes_a_copy_of_its_own() {
 }
 
 #[test]
-fn sessions_order_the_copies_of_those_who_have_them() {
+fn copies_are_ordered_by_session_in_queues_with_sessions() {
     check(
         "topic t \n queue t/Subscriptions/s sessions \n queue t/Subscriptions/p \n send @t x y s=A \n send @t z \n accept t/Subscriptions/s \n receive t/Subscriptions/s hold=a max=9
         receive t/Subscriptions/p max=9 \n receive t/Subscriptions/s/$deadletterqueue max=9",
@@ -142,7 +142,7 @@ fn a_scheduled_message_is_routed_when_it_is_due() {
 }
 
 #[test]
-fn a_topic_can_know_what_was_sent_before() {
+fn a_topic_can_detect_duplicates() {
     check(
         "topic t dedup=1000 \n queue t/Subscriptions/a \n send @t x x \n send @t x \n restart \n send @t x \n wait 1000 \n send @t x \n facts t/Subscriptions/a",
         expect![[r#"
@@ -169,7 +169,7 @@ fn dead_letters_go_through_a_topic() {
 }
 
 #[test]
-fn nobody_wants_a_dead_letter_and_its_queue_keeps_it() {
+fn a_dead_letter_without_a_matching_rule_stays_in_its_queue() {
     check(
         "topic dlx kind=direct \n queue q failed=1 dead=topic:dlx:dead \n send q x \n receive q \n abandon a \n receive q/$deadletterqueue \n topics
         queue p failed=1 dead=topic:gone \n send p x \n receive p \n abandon c \n receive p/$deadletterqueue",
@@ -183,7 +183,7 @@ fn nobody_wants_a_dead_letter_and_its_queue_keeps_it() {
 }
 
 #[test]
-fn a_circle_that_turns_by_itself_is_cut() {
+fn a_cycle_without_a_receiver_is_cut() {
     check(
         "topic dlx kind=fanout \n queue q ttl=1000 bury dead=topic:dlx \n bind dlx q \n send q x \n wait 1000 \n facts q \n receive q/$deadletterqueue
         queue a \n queue b ttl=1000 bury dead=a \n queue c ttl=1000 bury dead=b \n send c y \n wait 1000 \n facts b \n wait 1000 \n receive a",
@@ -196,7 +196,7 @@ fn a_circle_that_turns_by_itself_is_cut() {
 }
 
 #[test]
-fn a_circle_that_somebody_turns_goes_on() {
+fn a_cycle_with_a_receiver_continues() {
     check(
         "topic dlx kind=direct \n topic back kind=direct \n queue work dead=topic:dlx:retry \n queue retry ttl=1000 bury dead=topic:back:work \n bind dlx retry where=key:retry \n bind back work where=key:work
         send work x \n receive work \n dead a \n facts retry \n wait 1000 \n receive work \n dead b \n wait 1000 \n receive work \n restart \n complete c \n facts work",
@@ -224,7 +224,7 @@ fn a_queue_forwards_to_a_queue_or_a_topic() {
 }
 
 #[test]
-fn forwarding_waits_for_its_target_and_ends_in_a_circle() {
+fn forwarding_waits_for_its_target_and_cycles_end() {
     check(
         "queue a to=later \n send a x \n facts a \n queue later max=1 \n wait 1000 \n facts later \n send a y \n facts a \n receive later \n complete a \n wait 1000 \n facts later
         queue c to=b \n queue b to=c \n send b z \n receive b/$deadletterqueue \n receive c/$deadletterqueue",
@@ -240,7 +240,7 @@ fn forwarding_waits_for_its_target_and_ends_in_a_circle() {
 }
 
 #[test]
-fn queues_and_topics_go_with_what_they_live_for() {
+fn queues_and_topics_are_deleted_with_their_owner() {
     check(
         "topic t kind=fanout auto \n queue a \n bind t a \n delete a \n topics \n topic u kind=fanout auto \n queue b \n bind u b \n unbind u b all \n topics \n queue t/Subscriptions/x",
         expect![[r#"
@@ -251,7 +251,7 @@ fn queues_and_topics_go_with_what_they_live_for() {
 }
 
 #[test]
-fn what_waits_to_go_on_goes_on_after_a_restart() {
+fn forwarding_that_waits_continues_after_a_restart() {
     check(
         "queue a to=later \n send a x \n restart \n queue later \n wait 1000 \n facts a \n receive later",
         expect![[r#"
@@ -261,7 +261,7 @@ fn what_waits_to_go_on_goes_on_after_a_restart() {
 }
 
 #[test]
-fn a_queue_may_have_more_than_one_misfit_of_a_message() {
+fn several_copies_without_a_session_are_dead_lettered() {
     check(
         "topic t \n queue t/Subscriptions/s sessions \n bind t t/Subscriptions/s where=all do=SET_x:1 \n send @t now \n send @t later at=1000 \n wait 1000
         facts t/Subscriptions/s \n restart \n receive t/Subscriptions/s/$deadletterqueue max=9",
@@ -273,7 +273,7 @@ fn a_queue_may_have_more_than_one_misfit_of_a_message() {
 }
 
 #[test]
-fn a_session_counts_again_where_a_dead_letter_comes_to() {
+fn the_session_of_a_dead_letter_takes_effect_in_its_target() {
     check(
         "topic t \n queue t/Subscriptions/s sessions \n queue q dead=topic:t \n send q x s=A \n receive q \n dead a \n accept t/Subscriptions/s \n receive t/Subscriptions/s hold=b",
         expect![[r#"
@@ -284,7 +284,7 @@ fn a_session_counts_again_where_a_dead_letter_comes_to() {
 }
 
 #[test]
-fn a_copy_that_its_queue_knows_needs_no_room() {
+fn a_duplicate_copy_needs_no_space() {
     check(
         "topic t kind=fanout \n queue q max=1 dedup=1000 \n bind t q \n send @t x \n send @t x \n send @t y",
         expect![[r#"
@@ -294,7 +294,7 @@ fn a_copy_that_its_queue_knows_needs_no_room() {
 }
 
 #[test]
-fn a_way_is_remembered_in_sessions_too() {
+fn forwarding_paths_are_remembered_in_sessions() {
     check(
         "topic dlx kind=fanout \n queue p sessions ttl=1000 bury dead=topic:dlx \n queue q sessions ttl=1000 bury dead=topic:dlx \n bind dlx p \n bind dlx q
         send p x s=A \n wait 1000 \n facts q \n restart \n wait 1000 \n facts p \n facts q",
@@ -306,7 +306,7 @@ fn a_way_is_remembered_in_sessions_too() {
 }
 
 #[test]
-fn what_several_queues_share_takes_its_room_once() {
+fn copies_that_share_a_record_need_its_space_once() {
     let mut world = World::new(SEGMENT_BYTES_MAX);
     let mut run = |script: &str| {
         script.split(" | ").for_each(|step| world.step(step));
@@ -325,7 +325,7 @@ fn what_several_queues_share_takes_its_room_once() {
 }
 
 #[test]
-fn a_name_in_another_case_is_resolved_to_the_spelling_it_was_made_with() {
+fn a_name_in_another_case_resolves_to_the_declared_spelling() {
     check(
         "queue Admin-q \n topic Sales \n queue Sales/Subscriptions/Audit \n queue two \n queue TWO
         resolve Admin-q \n resolve aDMIN-Q \n resolve sales \n resolve SALES/Subscriptions/audit \n resolve Two

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_built_is_a_table() {
+    fn a_built_table_can_be_parsed() {
         let inner = FieldTable::builder().with("x", 1.5_f64).build();
         let keys = ArrayBuilder::default().with("a").with(FieldValue::Timestamp(7));
         let mut builder = FieldTable::builder().with("t", inner.as_table());
