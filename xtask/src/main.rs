@@ -28,7 +28,7 @@ usage: cargo xtask <command>
   tidy            dependency directions, leftovers, file sizes, dead files, commands in README
   sim [args]      simulation on a faulty disk: --seed S, --from S --seeds N, --random N, --crashes N
   attack [args]   hostile clients against the built binary on loopback: --seconds N [attack]
-  crash [args]    kill -9 loop on the built binary: --protocol http|native|sqs|servicebus --cycles N
+  crash [args]    kill -9 loop on the built binary: --protocol http|native|sqs|servicebus|amqp --cycles N
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders with mutated input: --seconds N [target]
   conformance [p] real client libraries against the built binary: sqs, servicebus, rabbitmq, cross-protocol
@@ -41,13 +41,15 @@ usage: cargo xtask <command>
                     orders                the example `orders` on every broker that a worker supports
   postgres        exactly-once effects, the outbox and the broker `postgres://`, on a local PostgreSQL
   rabbitmq        the broker `amqp://`, on a local RabbitMQ
-  bench NAME      benchmarks of protocols and workers, on a server in its own process: sqs, servicebus, worker;
+  bench NAME      benchmarks of protocols and workers, on a server in its own process: amqp, sqs, servicebus,
+                  worker;
                   `cargo xtask bench NAME --help` lists the options
   compare SYSTEM  speed compared with another system:
                     artemis, elasticmq    one client drives both
                     bullmq                BullMQ and a Malote worker, with empty handlers
                     pgboss                pg-boss, graphile-worker and a Malote worker, on one PostgreSQL
-                    rabbitmq              both brokers driven by RabbitMQ's PerfTest; takes half an hour
+                    rabbitmq              both brokers driven by a light client and by RabbitMQ's PerfTest;
+                                          takes half an hour, with --short some minutes
                     lapin                 a plain lapin consumer and a Malote worker, on one RabbitMQ
   mutate [args]   builds with one defect each, which the simulation must detect; args are passed to sim
 ";
@@ -60,6 +62,7 @@ const CRASH_SHORT: &[(&str, &[&str])] = &[
     ("crash http", &["--protocol", "http", "--cycles", "20"]),
     ("crash native", &["--protocol", "native", "--cycles", "20"]),
     ("crash sqs", &["--protocol", "sqs", "--cycles", "20"]),
+    ("crash amqp", &["--protocol", "amqp", "--cycles", "20"]),
 ];
 
 /// One round on the smallest disk that is useful.
@@ -92,7 +95,10 @@ fn run(args: &[String]) -> Result<bool> {
         ("rabbitmq", []) => vec![rabbitmq::step()],
         ("sim" | "attack" | "crash" | "full" | "fuzz", _) => return run_sim_command(command, rest),
         ("bench", _) => return compare::bench_and_print(rest),
-        ("compare", [system]) => return compare::run(system),
+        ("compare", [system]) => return compare::run(system, false),
+        ("compare", [system, short]) if system == "rabbitmq" && short == "--short" => {
+            return compare::run(system, true);
+        }
         ("mutate", _) => mutate::steps(rest),
         ("conformance", [] | [_]) => {
             let clients = conformance::steps(rest.first().map(String::as_str), Depth::All);

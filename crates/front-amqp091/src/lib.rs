@@ -75,8 +75,12 @@ use malote_model::{Access, Principal, QueueName};
 use parking_lot::Mutex;
 
 pub use administration::AdministrationError;
+#[doc(hidden)]
+pub use conn::handshake::credentials;
 pub use listen::{serve_connection, serve_peer};
 pub use management::{ListenerFacts, ManagementApi, management_busy};
+#[doc(hidden)]
+pub use message::is_acceptable;
 pub use ops::reply_to::ReplyInbox;
 
 use metadata::{MetadataStore, NoFile};

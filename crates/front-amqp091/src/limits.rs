@@ -45,10 +45,19 @@ pub const OUTPUT_BYTES_MAX: usize = 8 << 20;
 pub const READ_BYTES: usize = 64 << 10;
 /// Messages that a consumer without a prefetch limit may have on their way to the client.
 pub const WINDOW: u32 = 1_024;
-/// Unacknowledged messages of one channel. A consumer without a prefetch limit gets no more than this.
+/// Unacknowledged messages of one connection, over all its channels. At this bound, its consumers get nothing more.
 pub const UNACKED_MAX: usize = 1 << 20;
-/// Publications of one channel that wait for their confirm, or for a commit.
+/// Bytes of publications of one connection that wait for the commit of their transaction, over all its channels.
 pub const STAGED_BYTES_MAX: usize = 16 << 20;
+/// Bytes of messages of one connection whose body has not arrived completely, over all its channels: two of the largest.
+/// It cannot stop reading instead, because the rest of the bodies would never arrive.
+pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
+/// Bytes of messages that a shared prefetch limit holds back. At this bound, no messages are taken from the engine.
+pub const HELD_BACK_BYTES_MAX: usize = 8 << 20;
+/// Bytes of one publication, counted once for each queue that the default exchange copies it to (`CC` and `BCC`).
+pub const COPIES_BYTES_MAX: usize = SENDING_BYTES_MAX;
+/// Consumers of one connection, over all its channels.
+pub const CONSUMERS_MAX: usize = 16_384;
 /// How long a message may be unacknowledged before its channel is closed, as in RabbitMQ.
 pub const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// How often unacknowledged messages are checked for it.
@@ -59,6 +68,8 @@ pub const LOCK_MS: u64 = malote_model::limits::LOCK_MS_MAX;
 pub const ARGUMENTS_BYTES_MAX: usize = 32 << 10;
 /// Replies to a requester (direct reply-to) that it has not read. More are dropped, as if the requester had left.
 pub const REPLIES_MAX: usize = 1_024;
+/// Bytes of these replies. A single larger one is accepted.
+pub const REPLIES_BYTES_MAX: usize = 8 << 20;
 /// The delay before a publication is tried again while the disk is full.
 pub const BLOCKED_RETRY: Duration = Duration::from_millis(500);
 /// The default limit of redeliveries of a quorum queue, as in RabbitMQ 4.

@@ -9,7 +9,6 @@ use malote_model::{
     When,
 };
 
-use crate::conn::handshake::Session;
 use crate::limits;
 use crate::names::VirtualHost;
 use crate::ops::publish::asks_reply;
@@ -46,10 +45,10 @@ pub(crate) struct Outgoing<'d> {
     pub properties: Properties,
 }
 
-/// Checks a publication of `user`. `replies` is the name for direct replies of its channel.
+/// Checks a publication of `user`, who may be allowed to use the names of others. `replies` is the name for direct replies of its channel.
 pub(crate) fn incoming(
     mut publication: Publication,
-    session: &Session,
+    (user, impersonates): (&str, bool),
     replies: Option<&str>,
     now: Timestamp,
 ) -> Result<Incoming, Exception> {
@@ -58,10 +57,9 @@ pub(crate) fn incoming(
     let headers = given.headers.unwrap_or_default();
     let blind_keys = keys(headers, BCC)?;
     if let Some(claimed) = given.user_id
-        && claimed != session.user.as_bytes()
-        && !session.impersonates
+        && claimed != user.as_bytes()
+        && !impersonates
     {
-        let user = &session.user;
         let claimed = String::from_utf8_lossy(claimed);
         return Err(precondition(format!(
             "user_id property set to '{claimed}' but authenticated user was '{user}'"
@@ -123,6 +121,11 @@ pub(crate) fn incoming(
         ..Message::default()
     };
     Ok(Incoming { message, publication, asks_reply })
+}
+
+/// Whether a publication is accepted. Decodes everything that the server decodes; for fuzzing.
+pub fn is_acceptable(publication: Publication) -> bool {
+    incoming(publication, ("guest", false), Some("amq.rabbitmq.reply-to.x"), Timestamp(0)).is_ok()
 }
 
 fn expiration(text: &[u8]) -> Result<u64, Exception> {
@@ -341,16 +344,12 @@ fn with_deaths(
             routing_keys: &keys,
             time: death.first_at.0 / 1000,
             original_expiration: expiration.take(),
+            count: death.count.max(1),
         };
-        for _ in 0..death.count.clamp(1, DEATHS_COUNTED_MAX) {
-            headers = event.record(headers.as_table());
-        }
+        headers = event.record(headers.as_table());
     }
     BasicProperties { headers: Some(headers.as_table()), expiration: None, ..given }.encode()
 }
-
-/// Merged entries are counted up one by one; no loop of a poison message is longer.
-const DEATHS_COUNTED_MAX: u32 = 10_000;
 
 /// RabbitMQ's word for why a message was dead-lettered; `None` for reasons that it does not have.
 fn reason(word: &str) -> Option<&'static str> {

@@ -1,9 +1,10 @@
-//! Benchmarks of protocols and workers: `cargo xtask bench sqs`, `servicebus` or `worker`.
+//! Benchmarks of protocols and workers: `cargo xtask bench amqp`, `sqs`, `servicebus` or `worker`.
 //!
 //! Each starts a server in its own process, so that its CPU time and that of the client are measured separately. The
 //! server is the program `malote` in the directory of this program. The engine alone is measured by
 //! `malote bench engine`.
 
+mod amqp;
 mod results;
 mod server;
 mod servicebus;
@@ -20,6 +21,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Parser)]
 #[command(name = "malote-bench", bin_name = "cargo xtask bench")]
 enum Cli {
+    Amqp(amqp::Args),
     Sqs(sqs::Args),
     Servicebus(servicebus::Args),
     Worker(worker::Args),
@@ -27,6 +29,7 @@ enum Cli {
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse() {
+        Cli::Amqp(args) => amqp::run(args),
         Cli::Sqs(args) => sqs::run(args),
         Cli::Servicebus(args) => servicebus::run(args),
         Cli::Worker(args) => worker::run(args),

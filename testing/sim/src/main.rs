@@ -14,7 +14,7 @@ const USAGE: &str = "\
 usage: malote-sim <command>
 
   attack [--seconds N] [--binary PATH] [name]
-  crash  --protocol http|native|sqs|servicebus --cycles N [--binary PATH] [--seed S] [--program PATH]
+  crash  --protocol http|native|sqs|servicebus|amqp --cycles N [--binary PATH] [--seed S] [--program PATH]
   full   [--rounds N] [--mib N] [--binary PATH] [--seed S]
   fuzz   --seconds N [--seed S] [target]
   sim    [--seed S | --from S --seeds N] [--random N] [--crashes N] [--steps N] [--all] [-v]
@@ -60,6 +60,8 @@ fn crash(args: &[String]) -> Result<bool> {
     let seed = option(args, "--seed")?.unwrap_or(1);
     let protocol = match option::<String>(args, "--protocol")?.as_deref() {
         Some("sqs") => return malote_sim::crash::sqs::run(cycles, &binary(args)?, seed),
+        #[cfg(feature = "protocols")]
+        Some("amqp") => return malote_sim::crash::amqp::run(cycles, &binary(args)?, seed),
         None | Some("http") => Protocol::Http,
         Some("native") => Protocol::Native,
         Some("servicebus") => {
@@ -68,7 +70,9 @@ fn crash(args: &[String]) -> Result<bool> {
             )?;
             return malote_sim::crash::run_servicebus(&program, cycles, &binary(args)?, seed);
         }
-        Some(other) => bail!("--protocol: `{other}` is not one of http, native, sqs, servicebus"),
+        Some(other) => {
+            bail!("--protocol: `{other}` is not one of http, native, sqs, servicebus, amqp")
+        }
     };
     malote_sim::crash::run(protocol, cycles, &binary(args)?, seed)
 }

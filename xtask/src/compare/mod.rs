@@ -25,7 +25,7 @@ use crate::cargo;
 const ROUNDS: usize = 3;
 
 /// Compares with this system. Returns whether the goal was reached.
-pub(crate) fn run(system: &str) -> Result<bool> {
+pub(crate) fn run(system: &str, short: bool) -> Result<bool> {
     cargo::run(&cargo::RELEASE_WITH_BENCH)?;
     match system {
         "artemis" => artemis::run(),
@@ -33,7 +33,7 @@ pub(crate) fn run(system: &str) -> Result<bool> {
         "elasticmq" => elasticmq::run(),
         "lapin" => lapin::run(),
         "pgboss" => pgboss::run(),
-        "rabbitmq" => rabbitmq::run(),
+        "rabbitmq" => rabbitmq::run(short),
         unknown => bail!(
             "unknown system `{unknown}`; choose one of artemis, bullmq, elasticmq, lapin, pgboss, rabbitmq"
         ),

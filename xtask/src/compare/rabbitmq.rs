@@ -1,9 +1,10 @@
-//! RabbitMQ, driven by its own benchmark PerfTest. Both brokers take turns in one run.
+//! RabbitMQ, driven by a light client (`light`) and by its own benchmark PerfTest. Both brokers take turns in one run.
 //!
 //! Classic durable queues with confirms are compared, and one row with a quorum queue is reported. Malote syncs each
 //! message before it confirms it; a classic queue does not. Latencies are taken at a fixed rate. Memory and the time of a
 //! restart are taken with a million messages waiting.
 
+mod light;
 mod perf_test;
 mod process;
 
@@ -22,17 +23,43 @@ use perf_test::{PerfTest, Summary};
 const GOAL: f64 = 5.0;
 /// RabbitMQ's memory for the backlog, divided by ours.
 const MEMORY_GOAL: f64 = 10.0;
-const SECONDS: &str = "10";
-/// Messages that a consumer drains.
-const DRAINED: u64 = 100_000;
+
+/// How long the comparison takes.
+struct Scale {
+    rounds: usize,
+    seconds: &'static str,
+    /// Messages that a consumer drains.
+    drained: u64,
+    /// Messages that wait while memory and the time of a restart are measured.
+    backlog: u64,
+    workloads: &'static [Workload],
+}
+
+const FULL: Scale = Scale {
+    rounds: ROUNDS,
+    seconds: "10",
+    drained: 100_000,
+    backlog: 1_000_000,
+    workloads: WORKLOADS,
+};
+/// To try the command: its figures mean little.
+const SHORT: Scale = Scale {
+    rounds: 1,
+    seconds: "3",
+    drained: 20_000,
+    backlog: 100_000,
+    workloads: &[WORKLOADS[0], WORKLOADS[4]],
+};
+
 /// Messages per second while latencies are taken.
 const FIXED_RATE: &str = "1000";
-const BACKLOG: u64 = 1_000_000;
-const BACKLOG_QUEUE: &str = "perf-backlog";
+/// The queue that `malote-bench amqp --fill` fills.
+const BACKLOG_QUEUE: &str = "bench-backlog";
 /// Publications without a confirm, and deliveries without an acknowledgement.
 const IN_FLIGHT: &str = "1000";
 
 /// A workload, named in the first column.
+#[derive(Clone, Copy)]
 struct Workload {
     what: &'static str,
     kind: Kind,
@@ -91,27 +118,31 @@ impl Broker {
     }
 }
 
-pub(super) fn run() -> Result<bool> {
+pub(super) fn run(short: bool) -> Result<bool> {
+    let scale = if short { SHORT } else { FULL };
     let perf = PerfTest::new(classpath(&cargo::root().join("testing/compare/rabbitmq"))?);
     let mut other = RabbitMq::start(1).context("RabbitMQ does not start")?;
     let malote = Malote::start()?;
     let brokers = [Broker::malote(&malote), Broker::rabbitmq(&other)];
+    let mut met = light::compare(&brokers, &scale)?;
     let mut rates: [Vec<Vec<Value>>; 2] = Default::default();
     let mut latencies: [Vec<Summary>; 2] = Default::default();
     // Both are faster once they are warm: the first round is not counted.
-    for counts in std::iter::once(false).chain([true; ROUNDS]) {
+    for counts in std::iter::once(false).chain(vec![true; scale.rounds]) {
         for (index, broker) in brokers.iter().enumerate() {
-            let rows = WORKLOADS.iter().map(|workload| workload.run(&perf, broker));
-            let (rows, latency) = (rows.collect::<Result<_>>()?, at_fixed_rate(&perf, broker)?);
+            let rows = scale.workloads.iter().map(|workload| workload.run(&perf, broker, &scale));
+            let (rows, latency) =
+                (rows.collect::<Result<_>>()?, at_fixed_rate(&perf, broker, &scale)?);
             if counts {
                 rates[index].push(rows);
                 latencies[index].push(latency);
             }
         }
     }
-    let mut met = table(&rates[0], &rates[1], "RabbitMQ", GOAL);
+    println!("PerfTest:");
+    met &= table(&rates[0], &rates[1], "RabbitMQ", GOAL);
     print_latencies(&latencies);
-    met &= compare_memory(&perf, &brokers)?;
+    met &= compare_memory(&brokers, &scale)?;
     let Malote { port, .. } = malote;
     drop(malote);
     let ours = time_restart(&perf, || {
@@ -128,7 +159,7 @@ pub(super) fn run() -> Result<bool> {
 
 impl Workload {
     /// One row, as [`table`] reads it.
-    fn run(&self, perf: &PerfTest, broker: &Broker) -> Result<Value> {
+    fn run(&self, perf: &PerfTest, broker: &Broker, scale: &Scale) -> Result<Value> {
         let queue = QueueName::new(self.queues);
         let mut common = queue.arguments();
         common.extend(["-f", "persistent", "-s", self.body_bytes].map(str::to_owned));
@@ -138,19 +169,21 @@ impl Workload {
         let clients = self.queues.to_string();
         let (publish, consume) = (["-c", IN_FLIGHT], ["-q", IN_FLIGHT]);
         if self.kind == Kind::Consume {
-            let count = DRAINED.to_string();
+            let count = scale.drained.to_string();
             let fill = [
                 ["-x", "1", "-y", "0", "-C", &count],
                 ["-c", IN_FLIGHT, "-z", "600", "--id", "fill"],
             ];
             perf.run(&broker.url, &common, &fill.concat())?;
         }
-        let count = (DRAINED / u64::from(self.queues)).to_string();
+        let count = (scale.drained / u64::from(self.queues)).to_string();
         let roles: Vec<&str> = match self.kind {
-            Kind::Publish => [&["-x", &clients, "-y", "0", "-z", SECONDS], &publish[..]].concat(),
+            Kind::Publish => {
+                [&["-x", &clients, "-y", "0", "-z", scale.seconds], &publish[..]].concat()
+            }
             Kind::Consume => [&["-x", "0", "-y", &clients, "-D", &count], &consume[..]].concat(),
             Kind::Both => {
-                let both = ["-x", &clients, "-y", &clients, "-z", SECONDS];
+                let both = ["-x", &clients, "-y", &clients, "-z", scale.seconds];
                 [&both[..], &publish, &consume].concat()
             }
         };
@@ -163,8 +196,8 @@ impl Workload {
             Kind::Consume | Kind::Both => summary.received_per_s,
         };
         let messages = match self.kind {
-            Kind::Consume => DRAINED as f64,
-            Kind::Publish | Kind::Both => per_s * SECONDS.parse().unwrap_or(seconds),
+            Kind::Consume => scale.drained as f64,
+            Kind::Publish | Kind::Both => per_s * scale.seconds.parse().unwrap_or(seconds),
         };
         Ok(json!({ "what": self.what, "per_s": per_s, "cpu_us": cpu * 1e6 / messages }))
     }
@@ -197,11 +230,23 @@ impl QueueName {
     }
 }
 
-fn at_fixed_rate(perf: &PerfTest, broker: &Broker) -> Result<Summary> {
+fn at_fixed_rate(perf: &PerfTest, broker: &Broker, scale: &Scale) -> Result<Summary> {
     let mut common = QueueName::new(1).arguments();
     common.extend(["-f", "persistent", "-s", "100"].map(str::to_owned));
-    let rate =
-        ["-x", "1", "-y", "1", "-r", FIXED_RATE, "-c", IN_FLIGHT, "-q", IN_FLIGHT, "-z", SECONDS];
+    let rate = [
+        "-x",
+        "1",
+        "-y",
+        "1",
+        "-r",
+        FIXED_RATE,
+        "-c",
+        IN_FLIGHT,
+        "-q",
+        IN_FLIGHT,
+        "-z",
+        scale.seconds,
+    ];
     perf.run(&broker.url, &common, &rate)
 }
 
@@ -222,14 +267,11 @@ fn print_latencies(latencies: &[Vec<Summary>; 2]) {
 }
 
 /// Fills a queue of each broker and compares how much memory that took.
-fn compare_memory(perf: &PerfTest, brokers: &[Broker; 2]) -> Result<bool> {
+fn compare_memory(brokers: &[Broker; 2], scale: &Scale) -> Result<bool> {
     let mut grown = [0.0; 2];
     for (grown, broker) in grown.iter_mut().zip(brokers) {
         let before = process::memory_bytes(broker.pid)?;
-        let common = ["-u", BACKLOG_QUEUE, "-ad", "false", "-f", "persistent", "-s", "100"];
-        let count = BACKLOG.to_string();
-        let fill = ["-x", "1", "-y", "0", "-C", &count, "-c", IN_FLIGHT];
-        perf.run(&broker.url, &common.map(str::to_owned), &fill)?;
+        light::fill(broker, scale.backlog)?;
         *grown =
             process::memory_bytes(broker.pid)?.saturating_sub(before) as f64 / f64::from(1 << 20);
     }
@@ -238,7 +280,8 @@ fn compare_memory(perf: &PerfTest, brokers: &[Broker; 2]) -> Result<bool> {
     let ratio = theirs / ours.max(1.0);
     let met = ratio >= MEMORY_GOAL;
     println!(
-        "memory of {BACKLOG} messages: Malote {ours:.0} MiB, RabbitMQ {theirs:.0} MiB, ratio {ratio:.1}"
+        "memory of {} messages: Malote {ours:.0} MiB, RabbitMQ {theirs:.0} MiB, ratio {ratio:.1}",
+        scale.backlog
     );
     println!("goal: {MEMORY_GOAL} x: {}", if met { "met" } else { "not met" });
     Ok(met)

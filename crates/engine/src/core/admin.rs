@@ -119,11 +119,15 @@ impl Turn<'_> {
         }
         self.check_spec(&name, &spec)?;
         let received = q.spec.status.receives();
+        let was_single = q.spec.single_active;
         self.begin(FRAME_ROOM + spec_room(&spec))?;
         self.commit(Event::Updated { queue, spec, at: self.now }, false);
         self.end();
         if received {
             self.end_disabled(queue);
+        }
+        if was_single {
+            self.wake_inactive(queue);
         }
         Ok(Some((Reply::Done, WaitFor::Durable)))
     }

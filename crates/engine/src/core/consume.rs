@@ -221,8 +221,11 @@ impl Turn<'_> {
         if let Some(q) = self.core.queues.get_mut(&consumer.queue) {
             q.consumers = q.consumers.saturating_sub(1);
             // The next one may become the active consumer.
-            if q.ranked.remove(&(Reverse(consumer.priority), id)) && q.spec.single_active {
-                self.core.mark_dirty(consumer.queue);
+            if q.ranked.remove(&(Reverse(consumer.priority), id))
+                && q.spec.single_active
+                && let Some(&(_, active)) = q.ranked.first()
+            {
+                self.add_waiting(active);
             }
         }
         if let Some(q) = self.core.queues.get_mut(&consumer.queue)
@@ -280,9 +283,9 @@ impl Turn<'_> {
         };
         if wants && !consumer.waiting {
             consumer.waiting = true;
-            let queue = consumer.queue;
+            let (queue, priority) = (consumer.queue, consumer.priority);
             if let Some(q) = self.core.queues.get_mut(&queue) {
-                q.waiting.push_back(id);
+                q.waiting.push_back(id, q.waiting_priority(priority));
             }
             self.core.mark_dirty(queue);
         }
@@ -332,16 +335,15 @@ impl Turn<'_> {
             if self.left == 0 {
                 return self.core.mark_dirty(id);
             }
-            let Some(turn) = self.next_consumer(id) else { return };
-            let Some(q) = self.core.queues.get_mut(&id) else { return };
-            let Some(&consumer_id) = q.waiting.get(turn).filter(|_| q.delivers()) else { return };
+            let Some(consumer_id) = self.next_consumer(id) else { return };
+            let Some(q) = self.core.queues.get_mut(&id).filter(|q| q.delivers()) else { return };
             let first_session = q.sessions.as_ref().and_then(|s| s.first_ready());
             if (q.sessions.is_some() && first_session.is_none())
                 || q.sessions.is_none() && q.first_ready(now).is_none()
             {
                 return;
             }
-            q.waiting.remove(turn);
+            q.waiting.pop_front();
             self.left -= 1;
             let Some(consumer) = self.core.live().consumers.get_mut(&consumer_id) else { continue };
             consumer.waiting = false;
@@ -373,22 +375,35 @@ impl Turn<'_> {
         q.ranked.insert((Reverse(priority), id));
     }
 
-    /// The place of the next consumer in the list of waiting consumers. It is the first one, unless consumers have
-    /// priorities or only one of them is active.
-    fn next_consumer(&self, id: QueueId) -> Option<usize> {
-        let (q, live) = (self.core.queues.get(&id)?, self.core.live.as_ref()?);
-        if q.ranked.is_empty() {
-            return (!q.waiting.is_empty()).then_some(0);
+    /// The next waiting consumer. If only one consumer of the queue is active, the others are removed from the list; they
+    /// return to it when they become active or get credit.
+    fn next_consumer(&mut self, id: QueueId) -> Option<ConsumerId> {
+        loop {
+            let q = self.core.queues.get_mut(&id)?;
+            let first = q.waiting.first()?;
+            let active = match q.spec.single_active {
+                true => q.ranked.first().map(|&(_, active)| active),
+                false => None,
+            };
+            if active.is_none_or(|active| active == first) {
+                return Some(first);
+            }
+            let consumer = self.core.live.as_mut()?.consumers.get_mut(&first);
+            if consumer.as_ref().is_some_and(|consumer| consumer.request.is_some()) {
+                return Some(first);
+            }
+            if let Some(consumer) = consumer {
+                consumer.waiting = false;
+            }
+            q.waiting.pop_front();
         }
-        if q.spec.single_active {
-            let (_, active) = q.ranked.first()?;
-            let polls = |id| live.consumers.get(id).is_some_and(|c| c.request.is_some());
-            return q.waiting.iter().position(|waiting| waiting == active || polls(waiting));
-        }
-        let priority = |id: &ConsumerId| live.consumers.get(id).map(|c| c.priority);
-        let ranks = q.waiting.iter().map(|id| priority(id).unwrap_or(i32::MAX)).enumerate();
-        // Of equal ones, the first.
-        ranks.rev().max_by_key(|&(_, priority)| priority).map(|(place, _)| place)
+    }
+
+    /// All consumers may be served again, once more than one of them is active.
+    pub(super) fn wake_inactive(&mut self, id: QueueId) {
+        let Some(q) = self.core.queues.get(&id).filter(|q| !q.spec.single_active) else { return };
+        let consumers: Vec<ConsumerId> = q.ranked.iter().map(|&(_, id)| id).collect();
+        consumers.into_iter().for_each(|id| self.add_waiting(id));
     }
 
     /// The consumer keeps its turn. The queue is not marked as changed: that would retry at once, without end.
@@ -397,8 +412,9 @@ impl Turn<'_> {
             && (consumer.credit > 0 || consumer.wants == ConsumerDemand::Session)
         {
             consumer.waiting = true;
+            let priority = consumer.priority;
             if let Some(q) = self.core.queues.get_mut(&id) {
-                q.waiting.push_front(consumer_id);
+                q.waiting.push_front(consumer_id, q.waiting_priority(priority));
             }
         }
         self.stall(Stalled::Queue(id));

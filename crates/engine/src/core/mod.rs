@@ -42,6 +42,7 @@ mod timers;
 mod topic;
 mod transaction;
 mod ttl;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::BuildHasher;

@@ -1,7 +1,7 @@
 //! The state of one queue. Changed only by `apply`.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use hashbrown::HashMap;
 use malote_model::{Durability, Overflow, QueueName, QueueSpec, Refusal, SessionId, Timestamp};
@@ -11,6 +11,7 @@ use super::fair::{self, FairQueue};
 use super::index::{Index, IndexEntry};
 use super::sessions::{NONE, SessionTable};
 use super::timers::TimerId;
+use super::waiting::WaitingConsumers;
 use super::{FixedState, fixed};
 use crate::command::{ConnectionId, ConsumerId, MessageState, NoisyTenants, QueueFacts, Totals};
 use crate::event::{QueueId, RouteHistory};
@@ -74,7 +75,7 @@ pub(super) struct Queue {
     pub sessions_held: u64,
     pub totals: Totals,
     /// Waiting consumers, in turn. This field and those below are not durable.
-    pub waiting: VecDeque<ConsumerId>,
+    pub waiting: WaitingConsumers,
     /// Attached consumers by priority, highest first, if the queue needs their order: it has a single active consumer, or
     /// a consumer with a priority.
     pub ranked: BTreeSet<(Reverse<i32>, ConsumerId)>,
@@ -235,7 +236,7 @@ impl Queue {
             sessions,
             sessions_held: 0,
             totals: Totals::default(),
-            waiting: VecDeque::new(),
+            waiting: WaitingConsumers::default(),
             ranked: BTreeSet::new(),
             consumers: 0,
             dirty: false,
@@ -251,6 +252,11 @@ impl Queue {
     /// Whether replies wait for the disk.
     pub(super) fn durable(&self) -> bool {
         self.spec.durability == Durability::Fsync
+    }
+
+    /// The priority of a consumer in the list of waiting consumers. If only one is active, priorities select that one.
+    pub fn waiting_priority(&self, priority: i32) -> i32 {
+        if self.spec.single_active { 0 } else { priority }
     }
 
     /// Whether messages are delivered.

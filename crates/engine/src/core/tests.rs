@@ -6,6 +6,7 @@ mod fair;
 mod fillable;
 mod found;
 mod limits;
+mod many_consumers;
 mod onward;
 mod plain;
 mod removal;

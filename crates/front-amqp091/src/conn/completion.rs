@@ -1,6 +1,6 @@
 //! Results of operations that took time.
 
-use malote_engine::Delivery;
+use malote_engine::{ConsumerId, Delivery};
 use malote_model::QueueName;
 
 use super::Conn;
@@ -15,6 +15,8 @@ pub(crate) enum Completion {
     Request { channel: u16, serial: u64, method: MethodId, result: Result<Done, Exception> },
     /// Publications reached the engine, or were refused.
     Sent { bytes: usize, outcomes: Vec<(PublishOrigin, Outcome)> },
+    /// A consumer gets no more messages; this much of its credit was not used.
+    Stopped { consumer: ConsumerId, unused: u32 },
     /// The engine accepts publications again.
     Unblocked,
     /// Nothing follows.
@@ -45,6 +47,7 @@ impl Conn {
                 self.finish_request(channel, serial, method, result);
             }
             Completion::Sent { bytes, outcomes } => self.finish_sends(bytes, outcomes),
+            Completion::Stopped { consumer, unused } => self.consumer_stopped(consumer, unused),
             Completion::Unblocked => self.unblock(),
             Completion::Nothing => {}
         }

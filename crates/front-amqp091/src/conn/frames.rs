@@ -3,9 +3,9 @@
 use tokio::time::Instant;
 
 use super::Conn;
-use super::channel::{Channel, Verdict};
+use super::channel::{Channel, Mode, Staged, Verdict};
 use crate::limits;
-use crate::wire::content::Assembled;
+use crate::wire::content::{Assembled, ContentAssembler};
 use crate::wire::error::{Exception, ReplyCode, Scope};
 use crate::wire::frame::{Frame, FrameKind};
 use crate::wire::method::{
@@ -93,15 +93,34 @@ impl Conn {
                 let exception = Exception::new(ReplyCode::ChannelError, detail);
                 self.close_connection(&exception.caused_by(channel::Open::ID));
             }
-            Some(channel) => match channel.assembler.push(frame) {
-                Ok(None) => {}
-                Ok(Some(assembled)) if channel.busy => {
+            Some(channel) => {
+                let before = channel.assembler.buffered_bytes();
+                let pushed = channel.assembler.push(frame);
+                let after = channel.assembler.buffered_bytes();
+                self.unfinished_bytes = (self.unfinished_bytes + after).saturating_sub(before);
+                self.pushed(number, pushed);
+            }
+        }
+    }
+
+    /// Handles what a frame has completed.
+    fn pushed(&mut self, number: u16, pushed: Result<Option<Assembled>, Exception>) {
+        match pushed {
+            Ok(None) if self.unfinished_bytes > limits::UNFINISHED_BYTES_MAX => {
+                let most = limits::UNFINISHED_BYTES_MAX;
+                let detail = format!("unfinished messages must not exceed {most} bytes");
+                let exception = Exception::new(ReplyCode::ResourceError, detail);
+                self.close_connection(&exception.caused_by(basic::Publish::ID));
+            }
+            Ok(None) => {}
+            Ok(Some(assembled)) => match self.channels.get_mut(&number) {
+                Some(channel) if channel.busy => {
                     self.held_bytes += size(&assembled);
                     channel.waiting.push_back(assembled);
                 }
-                Ok(Some(assembled)) => self.request(number, assembled),
-                Err(exception) => self.fail(number, exception),
+                _ => self.request(number, assembled),
             },
+            Err(exception) => self.fail(number, exception),
         }
     }
 
@@ -217,14 +236,30 @@ impl Conn {
         self.held_bytes = self.held_bytes.saturating_sub(waiting);
         channel.busy = false;
         let tags: Vec<_> = channel.consumers.keys().cloned().collect();
-        let unacked = std::mem::take(&mut channel.unacked).into_values().map(|one| one.lease);
-        let held = channel.held.drain(..).filter_map(|(_, delivery)| delivery.lease);
-        let leases: Vec<_> = unacked.chain(held).collect();
+        self.unfinished_bytes =
+            self.unfinished_bytes.saturating_sub(channel.assembler.buffered_bytes());
+        // A channel that waits for `close-ok` keeps nothing.
+        channel.assembler = ContentAssembler::new(limits::MESSAGE_BYTES_MAX);
+        let staged = match &mut channel.mode {
+            Mode::Transaction(staged) => std::mem::take(staged),
+            Mode::Plain | Mode::Confirm(_) => Staged::default(),
+        };
+        self.staged_bytes = self.staged_bytes.saturating_sub(staged.bytes);
+        let unacked = std::mem::take(&mut channel.unacked).into_values();
+        let unacked = unacked.chain(staged.settled.into_iter().map(|(one, _)| one));
+        let unacked: Vec<_> = unacked.map(|one| one.lease).collect();
+        self.unacked = self.unacked.saturating_sub(unacked.len());
+        let held: Vec<_> = channel.held.drain(..).collect();
+        let held = held.into_iter().filter_map(|(_, delivery)| self.no_longer_held(delivery).lease);
+        let held: Vec<_> = held.collect();
+        let leases = unacked.into_iter().chain(held);
         self.settle_queue.add(Verdict::Release, leases);
         self.drop_reply_consumer(number);
+        // The messages return after the consumers were stopped, and before they are detached.
         for tag in tags {
             self.detach_consumer(number, &tag);
         }
+        while self.flush_settles() {}
     }
 
     /// Forgets a channel after the connection was lost. Its messages stay leased: the engine counts them as failed.

@@ -284,7 +284,7 @@ fn start() -> connection::Start {
 }
 
 /// User and password of a response, if the mechanism is known and the response has its form.
-fn credentials(start_ok: &connection::StartOk) -> Option<(String, String)> {
+pub fn credentials(start_ok: &connection::StartOk) -> Option<(String, String)> {
     match start_ok.mechanism.as_str() {
         "PLAIN" => {
             let mut parts = std::str::from_utf8(&start_ok.response).ok()?.split('\0');

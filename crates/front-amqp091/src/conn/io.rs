@@ -82,8 +82,9 @@ where
         if wants_input {
             conn.reserve_input();
         }
+        let has_room = unwritten.len() + conn.out.len() < limits::OUTPUT_BYTES_HIGH;
         let wants_messages =
-            !engine_over && unwritten.len() + conn.out.len() < limits::OUTPUT_BYTES_HIGH;
+            !engine_over && (conn.only_leaves() || has_room && conn.takes_messages());
         let tick = heartbeats.next().min(timeout_check);
         let tick = conn.closing_deadline().map_or(tick, |by| tick.min(by));
         tokio::select! {
@@ -118,6 +119,7 @@ where
                 Some(outbound) => {
                     conn.outbound(outbound);
                     while conn.out.len() < limits::OUTPUT_BYTES_HIGH
+                        && conn.takes_messages()
                         && let Some(Some(outbound)) = outbox.next().now_or_never()
                     {
                         conn.outbound(outbound);
@@ -126,7 +128,7 @@ where
                 // The engine is stopping, and so is the process.
                 None => engine_over = true,
             },
-            Some(reply) = conn.direct_replies.recv() => conn.direct_reply(reply),
+            Some(reply) = conn.direct_replies.recv(), if has_room => conn.direct_reply(reply),
             Some(inquiry) = conn.inquiries.recv() => conn.answer_inquiry(inquiry),
             version = &mut changed => {
                 changed = access.changed(version);

@@ -9,6 +9,7 @@
 //! | `channel.rs` | the state of a channel |
 //! | `confirms.rs` | publisher confirms |
 //! | `completion.rs` | results of operations that took time |
+//! | `leaving.rs` | consumers whose channel has ended |
 //!
 //! The operations are in `ops/`. Nothing here blocks: an operation that takes time is a [`PendingOperation`], polled by
 //! the connection's task together with its socket.
@@ -20,11 +21,12 @@ pub(crate) mod dispatch;
 mod frames;
 pub(crate) mod handshake;
 pub(crate) mod io;
+mod leaving;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use bytes::BytesMut;
@@ -66,6 +68,8 @@ pub(crate) struct Conn {
     next_serial: u64,
     /// The channels and tags of the engine's consumers.
     pub(crate) consumers: HashMap<ConsumerId, (u16, ShortString)>,
+    /// Consumers that are about to be detached.
+    pub(crate) leaving: HashMap<ConsumerId, leaving::LeavingConsumer>,
     pub(crate) pending: FuturesUnordered<PendingOperation>,
     /// Operations that completed when they were first polled.
     completed: VecDeque<Completion>,
@@ -75,6 +79,14 @@ pub(crate) struct Conn {
     pub(crate) sending_bytes: usize,
     /// Bytes of requests that wait for an earlier request of their channel.
     held_bytes: usize,
+    /// Unacknowledged messages of all channels.
+    pub(crate) unacked: usize,
+    /// Bytes of all transactions that are not committed.
+    pub(crate) staged_bytes: usize,
+    /// Bytes of all bodies that have not arrived completely.
+    pub(crate) unfinished_bytes: usize,
+    /// Bytes of messages that shared prefetch limits hold back.
+    pub(crate) held_back_bytes: usize,
     /// Exclusive queues of this connection.
     pub(crate) own_queues: HashSet<QueueName>,
     /// Channels that may have confirms to send.
@@ -85,6 +97,8 @@ pub(crate) struct Conn {
     pub(crate) starved: Vec<u16>,
     pub(crate) direct_replies: mpsc::Receiver<DirectReply>,
     pub(crate) reply_sender: mpsc::Sender<DirectReply>,
+    /// Bytes of direct replies that wait for this connection.
+    pub(crate) reply_bytes: Arc<AtomicUsize>,
     /// Requests of the management API.
     pub(crate) inquiries: mpsc::Receiver<Inquiry>,
     pub(crate) traffic: Traffic,
@@ -124,18 +138,24 @@ impl Conn {
             channels: HashMap::new(),
             next_serial: 1,
             consumers: HashMap::new(),
+            leaving: HashMap::new(),
             pending: FuturesUnordered::new(),
             completed: VecDeque::new(),
             send_queue: SendQueue::default(),
             settle_queue: SettleQueue::default(),
             sending_bytes: 0,
             held_bytes: 0,
+            unacked: 0,
+            staged_bytes: 0,
+            unfinished_bytes: 0,
+            held_back_bytes: 0,
             own_queues: HashSet::new(),
             confirming: Vec::new(),
             hungry: Vec::new(),
             starved: Vec::new(),
             direct_replies,
             reply_sender,
+            reply_bytes: Arc::default(),
             inquiries,
             traffic: Traffic::default(),
             blocked: false,
@@ -152,7 +172,11 @@ impl Conn {
             self.read_frames();
             if let Some(completion) = self.completed.pop_front() {
                 self.complete(completion);
-            } else if !self.flush_sends() && !self.flush_settles() && !self.flush_credit() {
+            } else if !self.flush_sends()
+                && !self.flush_settles()
+                && !self.flush_credit()
+                && !self.end_channels()
+            {
                 break;
             }
         }
@@ -160,13 +184,29 @@ impl Conn {
         self.answer_close();
     }
 
-    /// Answers the client's `connection.close` once everything before it is done.
-    fn answer_close(&mut self) {
+    /// Ends all channels once the client has closed the connection and everything before that is done. Returns whether
+    /// there were any.
+    fn end_channels(&mut self) -> bool {
         let idle = |channel: &Channel| !channel.busy && channel.waiting.is_empty();
+        let ends = self.closed_by_client
+            && self.sending_bytes == 0
+            && !self.channels.is_empty()
+            && self.channels.values().all(idle);
+        if ends {
+            self.flush_confirms();
+            let numbers: Vec<u16> = self.channels.keys().copied().collect();
+            numbers.into_iter().for_each(|number| self.drop_channel(number));
+        }
+        ends
+    }
+
+    /// Answers the client's `connection.close` once its channels and consumers have ended.
+    fn answer_close(&mut self) {
         if self.closed_by_client
             && !self.finished
             && self.sending_bytes == 0
-            && self.channels.values().all(idle)
+            && self.channels.is_empty()
+            && self.leaving.is_empty()
         {
             self.put(0, &connection::CloseOk {});
             self.closed_cleanly = true;

@@ -27,6 +27,10 @@ impl Conn {
             consume.consumer_tag = ShortString::truncated(&format!("amq.ctag-{id}"));
         }
         let tag = consume.consumer_tag.clone();
+        if self.consumers.len() >= limits::CONSUMERS_MAX {
+            let detail = format!("reached maximum ({}) of consumers", limits::CONSUMERS_MAX);
+            return Err(Exception::new(ReplyCode::NotAllowed, detail));
+        }
         let channel = self.channel(number);
         let replies = channel.reply_to.as_ref().is_some_and(|replies| replies.tag == tag);
         if replies || channel.consumers.contains_key(&tag) {
@@ -117,7 +121,7 @@ impl Conn {
             return self.reply(number, reply);
         }
         // Messages that arrive from now on are returned: the client must not see any after `cancel-ok`.
-        let Some(id) = self.forget_consumer(number, &tag) else {
+        let Some((id, _)) = self.forget_consumer(number, &tag) else {
             return self.reply(number, reply);
         };
         let engine = self.engine.clone();
@@ -127,8 +131,8 @@ impl Conn {
         });
     }
 
-    /// Removes a consumer. Its unacknowledged messages stay with the channel.
-    fn forget_consumer(&mut self, number: u16, tag: &str) -> Option<ConsumerId> {
+    /// Removes a consumer. Its unacknowledged messages stay with the channel. Returns its id, and its credit at the engine.
+    fn forget_consumer(&mut self, number: u16, tag: &str) -> Option<(ConsumerId, u32)> {
         let channel = self.channels.get_mut(&number)?;
         let consumer = channel.consumers.remove(tag)?;
         let held = std::mem::take(&mut channel.held);
@@ -136,19 +140,20 @@ impl Conn {
         channel.held = others;
         let ours: std::collections::VecDeque<_> = ours;
         for (_, delivery) in ours {
-            self.release(delivery.lease);
+            let lease = self.no_longer_held(delivery).lease;
+            self.release(lease);
         }
         self.consumers.remove(&consumer.id);
         if consumer.exclusive {
             self.front.exclusive.lock().remove(&consumer.queue);
         }
-        Some(consumer.id)
+        Some((consumer.id, consumer.given))
     }
 
     /// Ends a consumer together with its channel.
     pub(crate) fn detach_consumer(&mut self, number: u16, tag: &str) {
-        if let Some(id) = self.forget_consumer(number, tag) {
-            self.detach(id);
+        if let Some((id, given)) = self.forget_consumer(number, tag) {
+            self.begin_leaving(id, given);
         }
     }
 
@@ -162,6 +167,7 @@ impl Conn {
 
     /// The engine ended a consumer, because its queue was deleted.
     pub(crate) fn consumer_ended(&mut self, id: ConsumerId) {
+        self.leaving.remove(&id);
         let Some((number, tag)) = self.consumers.get(&id).cloned() else { return };
         self.forget_consumer(number, &tag);
         if !self.session.capabilities.consumer_cancel_notify {
@@ -200,7 +206,7 @@ impl Conn {
 
     /// Bytes were written: consumers may get more messages.
     pub(crate) fn written(&mut self) {
-        if self.out.len() < limits::OUTPUT_BYTES_HIGH {
+        if self.out.len() < limits::OUTPUT_BYTES_HIGH && self.unacked < limits::UNACKED_MAX {
             self.hungry.append(&mut self.starved);
         }
     }
@@ -210,7 +216,7 @@ impl Conn {
     pub(crate) fn flush_credit(&mut self) -> bool {
         let Some(number) = self.hungry.pop() else { return false };
         self.send_held(number);
-        if self.out.len() >= limits::OUTPUT_BYTES_HIGH {
+        if self.out.len() >= limits::OUTPUT_BYTES_HIGH || self.unacked >= limits::UNACKED_MAX {
             if !self.starved.contains(&number) {
                 self.starved.push(number);
             }
@@ -223,9 +229,6 @@ impl Conn {
             0 => u32::MAX,
             all => u32::from(all).saturating_sub(channel.unacked.len() as u32),
         };
-        if channel.unacked.len() >= limits::UNACKED_MAX {
-            return true;
-        }
         let mut credits = Vec::new();
         for consumer in channel.consumers.values_mut() {
             let most = if consumer.no_ack { u32::MAX } else { all.saturating_sub(consumer.given) };

@@ -5,6 +5,7 @@ use tokio::time::Instant;
 
 use crate::conn::Conn;
 use crate::conn::channel::Unacked;
+use crate::limits;
 use crate::message::{self, Outgoing};
 use crate::wire::content::{OutgoingDeliver, put_content};
 
@@ -17,18 +18,23 @@ impl Conn {
         });
         let Some((number, consumer)) = found else {
             // The client has cancelled it, and has not seen these.
+            let count = deliveries.len() as u32;
             for delivery in deliveries {
                 self.release(delivery.lease);
             }
-            return;
+            return self.leaving_received(id, count);
         };
         consumer.given = consumer.given.saturating_sub(deliveries.len() as u32);
         for delivery in deliveries {
+            let bytes = held_bytes(&delivery);
             let channel = self.channel(number);
             let waits = delivery.lease.is_some()
                 && (!channel.allows_delivery() || !channel.held.is_empty());
             match waits {
-                true => channel.held.push_back((id, delivery)),
+                true => {
+                    channel.held.push_back((id, delivery));
+                    self.held_back_bytes += bytes;
+                }
                 false => self.send_delivery(number, id, delivery),
             }
         }
@@ -41,8 +47,20 @@ impl Conn {
             && channel.allows_delivery()
             && let Some((id, delivery)) = channel.held.pop_front()
         {
+            let delivery = self.no_longer_held(delivery);
             self.send_delivery(number, id, delivery);
         }
+    }
+
+    /// Whether messages that shared prefetch limits hold back leave room for more.
+    pub(crate) fn takes_messages(&self) -> bool {
+        self.held_back_bytes < limits::HELD_BACK_BYTES_MAX
+    }
+
+    /// A message leaves the list of those that are held back.
+    pub(crate) fn no_longer_held(&mut self, delivery: Delivery) -> Delivery {
+        self.held_back_bytes = self.held_back_bytes.saturating_sub(held_bytes(&delivery));
+        delivery
     }
 
     fn send_delivery(&mut self, number: u16, id: ConsumerId, delivery: Delivery) {
@@ -66,6 +84,7 @@ impl Conn {
                 since: Instant::now(),
             };
             channel.unacked.insert(delivery_tag, unacked);
+            self.unacked += 1;
         }
         let Outgoing { exchange, routing_key, properties } = &out;
         let deliver = OutgoingDeliver {
@@ -81,11 +100,19 @@ impl Conn {
 
     /// Messages could not be read: their credit is given back.
     pub(crate) fn damaged(&mut self, id: ConsumerId, count: u32) {
-        let Some((number, tag)) = self.consumers.get(&id).cloned() else { return };
+        let Some((number, tag)) = self.consumers.get(&id).cloned() else {
+            return self.leaving_received(id, count);
+        };
         let channel = self.channels.get_mut(&number);
         if let Some(consumer) = channel.and_then(|channel| channel.consumers.get_mut(&tag)) {
             consumer.given = consumer.given.saturating_sub(count);
             self.feed(number);
         }
     }
+}
+
+/// The memory of a message that is held back.
+fn held_bytes(delivery: &Delivery) -> usize {
+    let message = &delivery.stored.message;
+    512 + message.body.bytes.len() + message.native.as_ref().map_or(0, |native| native.bytes.len())
 }

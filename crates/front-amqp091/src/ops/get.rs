@@ -19,6 +19,12 @@ impl Conn {
     pub(crate) fn get(&mut self, number: u16, get: basic::Get) -> Result<(), Exception> {
         let (shown, queue) = self.queue_name(number, &get.queue)?;
         self.allow(Action::Receive, &queue, "queue", &shown)?;
+        if !get.no_ack && self.unacked >= limits::UNACKED_MAX {
+            let most = limits::UNACKED_MAX;
+            return Err(precondition(format!(
+                "the connection has {most} unacknowledged messages: acknowledge some first"
+            )));
+        }
         let (front, engine, session) =
             (self.front.clone(), self.engine.clone(), self.session.clone());
         self.start_request(number, basic::Get::ID, async move {
@@ -75,6 +81,7 @@ impl Conn {
             let unacked =
                 Unacked { tag: delivery_tag, lease, consumer: None, since: Instant::now() };
             channel.unacked.insert(delivery_tag, unacked);
+            self.unacked += 1;
         }
         let Outgoing { exchange, routing_key, properties } = &out;
         let redelivered = delivery.receives > 1;

@@ -69,7 +69,7 @@ impl Conn {
         let now = self.front.engine.now();
         let replies = self.channel(number).reply_to.as_ref().map(|replies| replies.name.as_str());
         let Incoming { message, publication, asks_reply } =
-            message::incoming(publication, &session, replies, now)?;
+            message::incoming(publication, (&session.user, session.impersonates), replies, now)?;
         if asks_reply && self.channel(number).reply_to.is_none() {
             return Err(precondition("fast reply consumer does not exist"));
         }
@@ -89,19 +89,33 @@ impl Conn {
         }
         let target = self.target(number, &publication.publish)?;
         let bytes = publication.body.len() + publication.properties.as_bytes().len() + 256;
+        // The default exchange delivers to each key's queue, and each queue gets one copy.
+        let mut more_queues: Vec<String> = Vec::new();
+        if to_default && !(message.more_keys.is_empty() && message.blind_keys.is_empty()) {
+            let keys = message.more_keys.iter().chain(&message.blind_keys);
+            more_queues
+                .extend(keys.filter(|key| *publication.publish.routing_key != **key).cloned());
+            more_queues.sort_unstable();
+            more_queues.dedup();
+        }
+        let copies = 1 + more_queues.len();
+        let bytes = bytes.saturating_mul(copies);
+        if copies > 1 && bytes > limits::COPIES_BYTES_MAX {
+            let most = limits::COPIES_BYTES_MAX;
+            return Err(precondition(format!(
+                "a message for {copies} queues of the default exchange must not exceed {most} bytes in total"
+            )));
+        }
         let encode = |to: &Address, message| {
             let engine = &self.front.engine;
             engine.encode_batch(to, std::iter::once(message), IdFormat::Hyphenated)
         };
-        // The default exchange delivers to each key's queue.
-        let mut batches = Vec::with_capacity(1);
-        if to_default {
-            for key in message.more_keys.iter().chain(&message.blind_keys) {
-                let Ok(queue) = session.host.queue(key) else { continue };
-                self.allow_default(&queue)?;
-                let batch = encode(&queue.into(), message.clone());
-                batches.push(batch.map_err(|error| failed(&session.host, &error))?);
-            }
+        let mut batches = Vec::with_capacity(copies);
+        for key in &more_queues {
+            let Ok(queue) = session.host.queue(key) else { continue };
+            self.allow_default(&queue)?;
+            let batch = encode(&queue.into(), message.clone());
+            batches.push(batch.map_err(|error| failed(&session.host, &error))?);
         }
         if let Some(target) = target {
             batches.push(encode(&target, message).map_err(|error| failed(&session.host, &error))?);
@@ -112,9 +126,12 @@ impl Conn {
         if let Mode::Transaction(staged) = &mut self.channel(number).mode {
             staged.bytes += bytes;
             staged.publications.push(outgoing);
-            if staged.bytes > limits::STAGED_BYTES_MAX {
+            self.staged_bytes += bytes;
+            if self.staged_bytes > limits::STAGED_BYTES_MAX {
                 let most = limits::STAGED_BYTES_MAX;
-                return Err(precondition(format!("a transaction must not exceed {most} bytes")));
+                return Err(precondition(format!(
+                    "uncommitted transactions must not exceed {most} bytes"
+                )));
             }
             return Ok(());
         }

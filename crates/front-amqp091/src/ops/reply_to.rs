@@ -3,6 +3,9 @@
 //! A client consumes from `amq.rabbitmq.reply-to`. Its requests with this `reply_to` get a name that only they know; a
 //! message that is published to the default exchange with this name as routing key goes straight to the client.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bytes::Bytes;
 use data_encoding::BASE64URL_NOPAD;
 use tokio::sync::mpsc;
@@ -10,6 +13,7 @@ use tokio::sync::mpsc;
 use super::publish::Outcome;
 use crate::conn::Conn;
 use crate::conn::channel::ReplyConsumer;
+use crate::limits;
 use crate::refusal::precondition;
 use crate::wire::content::{OutgoingDeliver, Publication, put_content};
 use crate::wire::error::Exception;
@@ -24,6 +28,8 @@ pub struct ReplyInbox {
     channel: u16,
     serial: u64,
     sender: mpsc::Sender<DirectReply>,
+    /// Bytes of replies that wait for the requester's connection.
+    waiting_bytes: Arc<AtomicUsize>,
 }
 
 /// A reply on its way to the requester's connection.
@@ -33,6 +39,13 @@ pub(crate) struct DirectReply {
     routing_key: String,
     properties: Properties,
     body: Bytes,
+}
+
+impl DirectReply {
+    /// The memory that it takes.
+    fn bytes(&self) -> usize {
+        512 + self.properties.as_bytes().len() + self.body.len()
+    }
 }
 
 /// Whether this is the name of a requester.
@@ -51,14 +64,14 @@ impl Conn {
         }
         let id = BASE64URL_NOPAD.encode(self.front.engine.new_id().as_bytes());
         let name = format!("{REPLY_TO}.{id}");
-        let sender = self.reply_sender.clone();
+        let (sender, waiting_bytes) = (self.reply_sender.clone(), self.reply_bytes.clone());
         let channel = self.channel(number);
         if channel.reply_to.is_some() {
             return Err(precondition("reply consumer already set"));
         }
         let tag = consume.consumer_tag.clone();
         channel.reply_to = Some(ReplyConsumer { name: name.clone(), tag: tag.clone() });
-        let inbox = ReplyInbox { channel: number, serial: channel.serial, sender };
+        let inbox = ReplyInbox { channel: number, serial: channel.serial, sender, waiting_bytes };
         self.front.replies.lock().insert(name, inbox);
         if !consume.no_wait {
             self.put(number, &basic::ConsumeOk { consumer_tag: tag });
@@ -77,9 +90,13 @@ impl Conn {
     pub(crate) fn publish_reply(&self, publication: &Publication) -> Outcome {
         let key = publication.publish.routing_key.as_str();
         let replies = self.front.replies.lock();
-        let Some(ReplyInbox { channel, serial, sender }) = replies.get(key) else {
+        let Some(ReplyInbox { channel, serial, sender, waiting_bytes }) = replies.get(key) else {
             return Outcome::Unroutable;
         };
+        // Only this function adds, under the lock of `replies`.
+        if waiting_bytes.load(Ordering::Relaxed) >= limits::REPLIES_BYTES_MAX {
+            return Outcome::Unroutable;
+        }
         let reply = DirectReply {
             channel: *channel,
             serial: *serial,
@@ -87,14 +104,20 @@ impl Conn {
             properties: publication.properties.clone(),
             body: publication.body.clone(),
         };
+        let bytes = reply.bytes();
+        waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
         match sender.try_send(reply) {
             Ok(()) => Outcome::Stored,
-            Err(_) => Outcome::Unroutable,
+            Err(_) => {
+                waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                Outcome::Unroutable
+            }
         }
     }
 
     /// Sends a reply to the client.
     pub fn direct_reply(&mut self, reply: DirectReply) {
+        self.reply_bytes.fetch_sub(reply.bytes(), Ordering::Relaxed);
         let DirectReply { channel: number, serial, routing_key, properties, body } = reply;
         let frame_max = self.session.frame_max;
         let Some(channel) = self.channel_of(number, serial) else { return };

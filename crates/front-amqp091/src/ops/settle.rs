@@ -4,6 +4,7 @@ use malote_model::{Changes, LeaseToken, Settlement, limits::SETTLE_BATCH_MAX};
 
 use crate::conn::channel::{Channel, Mode, Unacked, Verdict};
 use crate::conn::{Completion, Conn};
+use crate::limits::UNACKED_MAX;
 use crate::refusal::precondition;
 use crate::wire::error::Exception;
 
@@ -63,6 +64,7 @@ impl Conn {
             return Ok(());
         }
         acknowledged(channel, taken.iter());
+        self.forget_unacked(taken.len());
         self.settle_queue.add(verdict, taken.into_iter().map(|one| one.lease));
         self.feed(number);
         Ok(())
@@ -73,8 +75,18 @@ impl Conn {
         let channel = self.channel(number);
         let taken: Vec<_> = std::mem::take(&mut channel.unacked).into_values().collect();
         acknowledged(channel, taken.iter());
+        self.forget_unacked(taken.len());
         self.settle_queue.add(Verdict::Requeue, taken.into_iter().map(|one| one.lease));
         self.feed(number);
+    }
+
+    /// Messages are no longer unacknowledged. Consumers that waited for that get credit.
+    pub(crate) fn forget_unacked(&mut self, count: usize) {
+        let was_full = self.unacked >= UNACKED_MAX;
+        self.unacked = self.unacked.saturating_sub(count);
+        if was_full && self.unacked < UNACKED_MAX {
+            self.hungry.append(&mut self.starved);
+        }
     }
 
     /// Returns a message that the client has not seen.

@@ -22,6 +22,8 @@ impl Conn {
     pub(crate) fn commit(&mut self, number: u16) -> Result<(), Exception> {
         let Staged { publications, bytes, settled } = std::mem::take(self.staged(number)?);
         acknowledged(self.channel(number), settled.iter().map(|(one, _)| one));
+        self.forget_unacked(settled.len());
+        self.staged_bytes = self.staged_bytes.saturating_sub(bytes);
         self.feed(number);
         let (engine, session) = (self.front.engine.clone(), self.session.clone());
         self.sending_bytes += bytes;
@@ -43,6 +45,7 @@ impl Conn {
     /// Drops publications, and takes acknowledgements back. Deliveries stay with the client.
     pub(crate) fn roll_back(&mut self, number: u16) -> Result<(), Exception> {
         let staged = std::mem::take(self.staged(number)?);
+        self.staged_bytes = self.staged_bytes.saturating_sub(staged.bytes);
         let returned = staged.settled.into_iter().map(|(one, _)| (one.tag, one));
         self.channel(number).unacked.extend(returned);
         self.put(number, &tx::RollbackOk {});

@@ -26,6 +26,8 @@ pub struct Death<'a> {
     pub time: u64,
     /// The property that is removed, if there was one.
     pub original_expiration: Option<&'a str>,
+    /// How often it happened.
+    pub count: u32,
 }
 
 impl Death<'_> {
@@ -34,7 +36,7 @@ impl Death<'_> {
         let earlier = deaths(headers);
         let repeated = earlier.clone().find(|death| self.is_repetition_of(*death));
         let mut deaths = ArrayBuilder::default();
-        let entry = repeated.map_or_else(|| self.entry(), again);
+        let entry = repeated.map_or_else(|| self.entry(), |death| self.again(death));
         deaths.put(entry.as_table());
         for death in earlier.filter(|death| !self.is_repetition_of(*death)) {
             deaths.put(death);
@@ -64,7 +66,7 @@ impl Death<'_> {
         let keys: ArrayBuilder =
             self.routing_keys.iter().map(|key| FieldValue::from(*key)).collect();
         let mut entry = FieldTable::builder()
-            .with("count", 1_i64)
+            .with("count", i64::from(self.count))
             .with("reason", self.reason)
             .with("queue", self.queue)
             .with("time", FieldValue::Timestamp(self.time))
@@ -75,14 +77,15 @@ impl Death<'_> {
         }
         entry.build()
     }
-}
 
-/// The same event once more.
-fn again(death: TableRef<'_>) -> FieldTable {
-    let count = death.get("count").and_then(FieldValue::as_integer).unwrap_or(0);
-    let mut entry = FieldTable::builder().with("count", count.saturating_add(1));
-    entry.copy(death, |name| name != "count");
-    entry.build()
+    /// The entry of the same event, counted up.
+    fn again(&self, death: TableRef<'_>) -> FieldTable {
+        let count = death.get("count").and_then(FieldValue::as_integer).unwrap_or(0);
+        let count = count.saturating_add(self.count.into());
+        let mut entry = FieldTable::builder().with("count", count);
+        entry.copy(death, |name| name != "count");
+        entry.build()
+    }
 }
 
 /// The recorded events, newest first. Anything else that a publisher put there is skipped.
@@ -124,6 +127,7 @@ mod tests {
             routing_keys: &["key", "copy"],
             time: 5,
             original_expiration: None,
+            count: 1,
         }
     }
 

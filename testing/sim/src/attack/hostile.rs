@@ -23,25 +23,25 @@ const CONNECTIONS: usize = 400;
 /// Timeout for connecting, reading and writing.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-fn connect(to: SocketAddr) -> io::Result<TcpStream> {
+pub(super) fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }
 
-fn is_stopped(stop: &AtomicBool) -> bool {
+pub(super) fn is_stopped(stop: &AtomicBool) -> bool {
     stop.load(Ordering::Relaxed)
 }
 
-fn wait(stop: &AtomicBool) {
+pub(super) fn wait(stop: &AtomicBool) {
     while !is_stopped(stop) {
         sleep(Duration::from_millis(20));
     }
 }
 
 /// Keeps [`CONNECTIONS`] connections open, and replaces those that the server closes.
-fn flood(
+pub(super) fn flood(
     to: SocketAddr,
     stop: &AtomicBool,
     first: &[u8],

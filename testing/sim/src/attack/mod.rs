@@ -9,6 +9,7 @@
 
 mod hostile;
 mod process;
+mod rabbitmq;
 mod well_behaved;
 
 use std::net::SocketAddr;
@@ -68,6 +69,23 @@ const ATTACKS: &[Attack] = &[
     Attack { name: "unread-peeks", run: hostile::unread_peeks, growth_max: 640 * MIB },
     Attack { name: "failed-logins", run: hostile::failed_logins, growth_max: 160 * MIB },
     Attack { name: "forged-names", run: hostile::forged_names, growth_max: 64 * MIB },
+    Attack { name: "half-handshakes", run: rabbitmq::half_handshakes, growth_max: 96 * MIB },
+    Attack { name: "slow-handshakes", run: rabbitmq::slow_handshakes, growth_max: 96 * MIB },
+    Attack { name: "too-many-channels", run: rabbitmq::too_many_channels, growth_max: 64 * MIB },
+    Attack { name: "many-consumers", run: rabbitmq::many_consumers, growth_max: 64 * MIB },
+    Attack { name: "table-bombs", run: rabbitmq::table_bombs, growth_max: 64 * MIB },
+    Attack { name: "frame-size-lies", run: rabbitmq::frame_size_lies, growth_max: 64 * MIB },
+    Attack { name: "endless-bodies", run: rabbitmq::endless_bodies, growth_max: 160 * MIB },
+    // Twenty connections with at most 8 MiB from the engine and 1 MiB of output each, and the queue's own 64 MiB.
+    Attack { name: "unread-consumers", run: rabbitmq::unread_consumers, growth_max: 384 * MIB },
+    // Ten connections with 16 MiB on their way and 16 MiB of output each.
+    Attack { name: "unread-returns", run: rabbitmq::unread_returns, growth_max: 384 * MIB },
+    Attack { name: "unread-confirms", run: rabbitmq::unread_confirms, growth_max: 384 * MIB },
+    Attack { name: "unread-replies", run: rabbitmq::unread_replies, growth_max: 64 * MIB },
+    Attack { name: "transactions", run: rabbitmq::endless_transactions, growth_max: 96 * MIB },
+    Attack { name: "many-copies", run: rabbitmq::many_copies, growth_max: 96 * MIB },
+    Attack { name: "many-queues", run: rabbitmq::many_queues, growth_max: 256 * MIB },
+    Attack { name: "connection-churn", run: rabbitmq::connection_churn, growth_max: 64 * MIB },
 ];
 
 /// Runs all attacks, or the one with this name. Returns false if an attack succeeded.
@@ -166,6 +184,12 @@ fn prepare(target: &Target) -> Result<()> {
     for queue in ["good", "peeked", "Admin-q", "alpha"] {
         ask("PUT", &format!("/api/v1/queues/{queue}"), &json!({}))?;
     }
+    // Attacks that publish without end must not fill the disk.
+    ask(
+        "PUT",
+        "/api/v1/queues/dropped",
+        &json!({ "length_max": 1000, "overflow": "drop_oldest" }),
+    )?;
     let body = "x".repeat(256 << 10);
     for _ in 0..64 {
         let message = json!({"messages": [{"body": body}]});

@@ -73,6 +73,12 @@ impl Shared {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The number of a new holder of leases.
+    #[cfg(feature = "protocols")]
+    pub(crate) fn new_holder(&self) -> u64 {
+        self.holders.fetch_add(1, Ordering::Relaxed)
+    }
+
     pub(crate) fn set_paused(&self, paused: bool) {
         self.paused.store(paused, Ordering::Relaxed);
     }

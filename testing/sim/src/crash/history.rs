@@ -71,7 +71,7 @@ pub struct History {
 }
 
 /// All kinds of violations, in the order of the report.
-const VIOLATIONS: [&str; 9] = [
+const VIOLATIONS: [&str; 10] = [
     "lost",
     "duplicated",
     "stored twice",
@@ -79,6 +79,7 @@ const VIOLATIONS: [&str; 9] = [
     "two holders",
     "never sent",
     "changed",
+    "wrong flag",
     "refused and delivered",
     "settlement refused",
 ];

@@ -3,9 +3,11 @@
 //! Clients use HTTP, the native connection, or an official client library in a separate program, and record every
 //! acknowledgement. Each session has one sender, so its order is known. Other messages go through topics,
 //! transactions and dead letters, or are retried when no answer came (`flows`). `sqs` is a different load: a FIFO
-//! queue with SQS clients. At the end the queues are drained, and every acknowledged message must have been received.
+//! queue with SQS clients, and so is `amqp`, with RabbitMQ clients. At the end the queues are drained, and every acknowledged message must have been received.
 #![allow(clippy::disallowed_methods, reason = "runs a real process on a real disk, in real time")]
 
+#[cfg(feature = "protocols")]
+pub mod amqp;
 pub(crate) mod clients;
 mod flows;
 pub(crate) mod history;

@@ -10,13 +10,24 @@ use malote_front_amqp091::wire::method::{EncodeMethod as _, Method, basic, conne
 use malote_front_amqp091::wire::properties::{BasicProperties, Properties};
 use malote_front_amqp091::wire::table::{ArrayBuilder, FieldTable, FieldValue, TableRef};
 use malote_front_amqp091::wire::text::ShortString;
+use malote_front_amqp091::{credentials, is_acceptable};
 
 const BODY_BYTES_MAX: u64 = 1 << 20;
 
 /// What a client sends, in one stream and each part by itself.
 pub(super) fn streams() -> Vec<Vec<u8>> {
     let short = ShortString::from_static;
-    let parts: [&dyn Fn(&mut BytesMut); 5] = [
+    let parts: [&dyn Fn(&mut BytesMut); 6] = [
+        &|out| {
+            let login = FieldTable::builder().with("LOGIN", "guest").with("PASSWORD", "guest");
+            let start = connection::StartOk {
+                client_properties: FieldTable::default(),
+                mechanism: short("AMQPLAIN"),
+                response: Bytes::copy_from_slice(login.build().as_bytes()),
+                locale: short("en_US"),
+            };
+            put_method(out, 0, &start);
+        },
         &|out| {
             let start = connection::StartOk {
                 client_properties: table(),
@@ -103,6 +114,7 @@ fn dead_headers(headers: TableRef<'_>) -> FieldTable {
         routing_keys: &["q"],
         time: 5,
         original_expiration: Some("60000"),
+        count: 2,
     };
     death.record(headers)
 }
@@ -117,6 +129,9 @@ pub(super) fn try_stream(bytes: &[u8]) {
             Ok(Some(Assembled::Method(method))) => {
                 let mut out = BytesMut::new();
                 method.encode(&mut out);
+                if let Method::ConnectionStartOk(start_ok) = &method {
+                    let _ = credentials(start_ok);
+                }
                 assert_eq!(Method::decode(&out.freeze()), Ok(method));
             }
             Ok(Some(Assembled::Publication(publication))) => {
@@ -132,6 +147,7 @@ pub(super) fn try_stream(bytes: &[u8]) {
                 put_content(&mut out, 1, 4_096, &deliver, properties, body);
                 while let Ok(Some(_)) = decoder.decode(&mut out) {}
                 assert!(out.is_empty(), "what is written are frames");
+                let _ = is_acceptable(publication);
             }
             Ok(None) => {}
             Err(exception) => {
