@@ -89,8 +89,14 @@ pub(crate) fn sim_separately(command: &str, args: &[&str], extra: &[&str]) -> Re
 
 /// Runs tests, prints their output and counts their results.
 pub(crate) fn tests(args: &[&str]) -> Result<Outcome> {
-    let mut child =
-        cargo().args(args).stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
+    tests_with(args, &[])
+}
+
+/// The same with variables of the environment.
+pub(crate) fn tests_with(args: &[&str], env: &[(&str, &str)]) -> Result<Outcome> {
+    let mut command = cargo();
+    command.args(args).envs(env.iter().copied()).stdout(Stdio::piped());
+    let mut child = command.spawn().context("cannot start cargo")?;
     let stdout = child.stdout.take().expect("stdout is piped");
     let mut outcome = Outcome::default();
     for line in BufReader::new(stdout).split(b'\n') {

@@ -59,6 +59,8 @@ pub(crate) const FORMATS: &[Format] = &[
         records: &[(2, 3), (3, 4), (7, 3), (13, 3), (17, 3), (19, 2), (21, 4), (64, 3)],
         snapshot: 5,
     },
+    // Queues that take the session of a message from one of its fields.
+    Format { number: 6, records: &[(2, 4), (3, 5)], snapshot: 6 },
 ];
 
 /// The format that this version writes. It reads all formats up to it.
@@ -116,6 +118,7 @@ mod tests {
             (3, "3.3 21.3 s4"),
             (4, "23.1 s4"),
             (5, "2.3 3.4 7.3 13.3 17.3 19.2 21.4 64.3 s5"),
+            (6, "2.4 3.5 s6"),
         ];
         let text = |format: &Format| {
             let records = format.records.iter().map(|(kind, version)| format!("{kind}.{version}"));

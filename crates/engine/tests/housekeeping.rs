@@ -1,5 +1,5 @@
 //! Compaction, backups and other background work, with threads and a real disk.
-#![allow(clippy::unwrap_used)] // a test
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -5,11 +5,10 @@
 
 use data_encoding::BASE64;
 use malote_model::{
-    DeadLetterTarget, Dedup, Durability, HashOn, OnExpiry, Overflow, QueueSpec, Sessions,
-    TopicKind, TopicSpec,
+    DeadLetterTarget, Dedup, Durability, HashOn, OnExpiry, Overflow, QueueSpec, SessionFrom,
+    Sessions, TopicKind, TopicSpec,
 };
 
-use crate::conn::dispatch::not_implemented;
 use crate::limits;
 use crate::names::VirtualHost;
 use crate::refusal::precondition;
@@ -36,11 +35,9 @@ const SESSIONS: &str = "x-sessions";
 const SESSION_FROM: &str = "x-session-from";
 const DEDUPLICATION: &str = "x-message-deduplication";
 const CACHE_TTL: &str = "x-cache-ttl";
-/// RabbitMQ's largest duration: ten years.
-const DURATION_MAX: i64 = 315_360_000_000;
 
 /// Arguments that a declaration must repeat.
-const COMPARED: [&str; 20] = [
+const COMPARED: [&str; 21] = [
     EXPIRES,
     MESSAGE_TTL,
     DLX,
@@ -60,6 +57,7 @@ const COMPARED: [&str; 20] = [
     "x-max-age",
     DELIVERY_LIMIT,
     SESSIONS,
+    SESSION_FROM,
     DEDUPLICATION,
 ];
 
@@ -98,7 +96,7 @@ impl<'a> Arguments<'a> {
             return Err(self.bad(name, format!("{{value_zero,{number}}}")));
         }
         if number > most {
-            return Err(self.bad(name, format!("{{value_too_big,{number}}}")));
+            return Err(self.bad(name, format!("{{value_too_large,{number}}}")));
         }
         Ok(u64::try_from(number).ok())
     }
@@ -133,15 +131,10 @@ pub(crate) fn queue_spec(
     let quorum = match arguments.text(TYPE)?.unwrap_or(TYPE_CLASSIC) {
         TYPE_CLASSIC => false,
         TYPE_QUORUM => true,
-        "stream" => return Err(not_implemented("queue type 'stream' is not supported")),
         other => return Err(arguments.bad(TYPE, format!("unsupported queue type '{other}'"))),
     };
     if quorum {
         check_quorum(host, name, declare)?;
-    }
-    if table.get(SESSION_FROM).is_some() {
-        let detail = "x-session-from is not supported: publish with the header 'x-session'";
-        return Err(not_implemented(detail));
     }
     let dead_letter = dead_letter(&arguments)?;
     let has_target = dead_letter != DeadLetterTarget::Drop;
@@ -157,9 +150,13 @@ pub(crate) fn queue_spec(
         true => Sessions::Dynamic,
         false => Sessions::None,
     };
+    let session_from = session_from(&arguments)?;
+    if session_from.is_some() && !sessions.required() {
+        return Err(arguments.bad(SESSION_FROM, format!("needs the argument '{SESSIONS}' = true")));
+    }
     let dedup = match arguments.flag(DEDUPLICATION)? {
         true => {
-            let window_ms = arguments.number(CACHE_TTL, 1, DURATION_MAX)?;
+            let window_ms = arguments.number(CACHE_TTL, 1, limits::DURATION_MS_MAX)?;
             let window_ms = window_ms.unwrap_or(limits::DEDUP_WINDOW_MS);
             let window_ms = window_ms.min(malote_model::limits::DEDUP_WINDOW_MS_MAX);
             Some(Dedup { window_ms, per_session: false, content: false })
@@ -169,6 +166,7 @@ pub(crate) fn queue_spec(
     let durable = declare.durable && !declare.exclusive;
     let mut spec = QueueSpec {
         sessions,
+        session_from,
         // The number of redeliveries, not of deliveries.
         failed_max: limit.map(|limit| limit.saturating_add(1).min(failed_most)),
         dead_letter,
@@ -176,7 +174,7 @@ pub(crate) fn queue_spec(
         durability: if durable { Durability::Fsync } else { Durability::Relaxed },
         message_bytes_max: malote_model::limits::MESSAGE_BYTES_MAX,
         // A time to live of zero means: deliver at once, or expire.
-        ttl_ms: arguments.number(MESSAGE_TTL, 0, DURATION_MAX)?.map(|ms| ms.max(1)),
+        ttl_ms: arguments.number(MESSAGE_TTL, 0, limits::DURATION_MS_MAX)?.map(|ms| ms.max(1)),
         on_expiry: if has_target { OnExpiry::DeadLetter } else { OnExpiry::Drop },
         priority_max: arguments.number(MAX_PRIORITY, 1, 255)?.unwrap_or(0) as u8,
         dedup,
@@ -184,7 +182,7 @@ pub(crate) fn queue_spec(
         bytes_max: arguments.number(MAX_BYTES, 0, i64::MAX)?,
         overflow: overflow(&arguments, has_target)?,
         auto_delete: declare.auto_delete,
-        idle_ms_max: arguments.number(EXPIRES, 1, DURATION_MAX)?,
+        idle_ms_max: arguments.number(EXPIRES, 1, limits::DURATION_MS_MAX)?,
         exclusive: declare.exclusive,
         single_active: arguments.flag(SINGLE_ACTIVE)?,
         transient: !declare.durable,
@@ -198,6 +196,24 @@ pub(crate) fn queue_spec(
     spec.bytes_max = spec.bytes_max.map(|most| most.max(1));
     spec.labels.insert(ARGUMENTS_LABEL.to_owned(), BASE64.encode(table.as_bytes()));
     Ok(spec)
+}
+
+/// `header:NAME`, `routing-key` or `correlation-id`.
+fn session_from(arguments: &Arguments<'_>) -> Result<Option<SessionFrom>, Exception> {
+    let from = match arguments.text(SESSION_FROM)? {
+        None => return Ok(None),
+        Some("routing-key") => SessionFrom::Key,
+        Some("correlation-id") => SessionFrom::CorrelationId,
+        Some(text) => match text.strip_prefix("header:") {
+            Some(name) => SessionFrom::Property(name.to_owned()),
+            None => {
+                let why = "expected 'header:NAME', 'routing-key' or 'correlation-id'";
+                return Err(arguments.bad(SESSION_FROM, why));
+            }
+        },
+    };
+    from.check().map_err(|refusal| arguments.bad(SESSION_FROM, refusal))?;
+    Ok(Some(from))
 }
 
 fn check_quorum(host: &VirtualHost, name: &str, declare: &queue::Declare) -> Result<(), Exception> {

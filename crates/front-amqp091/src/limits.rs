@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+/// RabbitMQ's largest duration: ten years of 365 days.
+pub const DURATION_MS_MAX: i64 = 315_360_000_000;
 /// The smallest `frame_max` that a peer may ask for, and the limit before the limits are negotiated.
 pub const FRAME_BYTES_MIN: u32 = 4_096;
 /// RabbitMQ accepts payloads of exactly `frame_max` bytes, although the frame around them is larger. Clients rely on it.

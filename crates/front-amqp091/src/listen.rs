@@ -11,8 +11,9 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::conn::Conn;
 use crate::conn::handshake::{Handshake, Session, shake_hands};
-use crate::conn::{Conn, io::serve};
+use crate::conn::io::{ignore_rest, serve};
 use crate::wire::frame::FrameDecoder;
 use crate::{Front, Peer, limits};
 
@@ -74,7 +75,7 @@ pub(crate) struct Opened {
 
 /// Serves a connection after its handshake. The management API lists it if it is `listed`.
 pub(crate) async fn serve_session<S>(
-    stream: S,
+    mut stream: S,
     front: Arc<Front>,
     opened: Opened,
     shutdown: CancellationToken,
@@ -90,7 +91,7 @@ where
     let mut conn =
         Conn::new(front.clone(), engine.clone(), session, peer, input, decoder, inquiries);
     let registered = listed.then(|| front.registry.add(&conn, inquiry_sender));
-    let served = serve(stream, &mut conn, &mut outbox, shutdown).await;
+    let served = serve(&mut stream, &mut conn, &mut outbox, shutdown).await;
     drop(registered);
 
     // Publications and acknowledgements that were received still reach the engine.
@@ -102,6 +103,9 @@ where
     match Arc::try_unwrap(engine) {
         Ok(engine) if clean => engine.close().await,
         engine => drop(engine),
+    }
+    if clean {
+        ignore_rest(stream).await;
     }
     served
 }

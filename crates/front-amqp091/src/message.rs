@@ -9,6 +9,7 @@ use malote_model::{
     When,
 };
 
+use crate::limits;
 use crate::names::VirtualHost;
 use crate::ops::publish::asks_reply;
 use crate::ops::settle::REJECTED;
@@ -129,16 +130,18 @@ pub fn is_acceptable(publication: Publication) -> bool {
 
 fn expiration(text: &[u8]) -> Result<u64, Exception> {
     let shown = String::from_utf8_lossy(text);
-    let number = shown.parse::<u64>().map_err(|_| {
-        let end = shown.find(|c: char| !c.is_ascii_digit()).unwrap_or(shown.len());
-        let why = match end {
-            0 => "no_integer".to_owned(),
-            end => format!("{{leftover_string,\"{}\"}}", &shown[end..]),
-        };
-        precondition(format!("invalid expiration '{shown}': {why}"))
-    })?;
+    let bad = |why: String| precondition(format!("invalid expiration '{shown}': {why}"));
+    let end = shown.find(|c: char| !c.is_ascii_digit()).unwrap_or(shown.len());
+    if end == 0 {
+        return Err(bad("no_integer".to_owned()));
+    }
+    if end < shown.len() {
+        return Err(bad(format!("{{leftover_string,\"{}\"}}", &shown[end..])));
+    }
+    let number = shown.parse::<u64>().ok().filter(|&ms| ms <= limits::DURATION_MS_MAX as u64);
+    let number = number.ok_or_else(|| bad(format!("{{value_too_large,{shown}}}")))?;
     // The engine has no time to live of zero: such a message is gone with the next tick.
-    Ok(number.clamp(1, malote_model::limits::DELAY_MS_MAX))
+    Ok(number.max(1))
 }
 
 /// The routing keys in an array of a header.

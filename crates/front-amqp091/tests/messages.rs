@@ -207,3 +207,27 @@ async fn a_heartbeat_is_no_request() {
     client.write(&[FrameKind::Heartbeat as u8, 0, 0, 0, 0, 0, 0, 0xce]).await;
     client.declare("q", FieldTable::default()).await;
 }
+
+#[tokio::test]
+async fn a_key_that_is_no_queue_name_is_unroutable() {
+    let world = World::new();
+    let mut client = world.channel().await;
+    client.confirms().await;
+    client.publish("", "", "no name").await;
+    client.confirmed(1).await;
+    client.publish_with("", "", true, BasicProperties::default(), "returned").await;
+    assert_eq!(client.content().await.text(), "returned");
+    client.confirmed(2).await;
+}
+
+#[tokio::test]
+async fn a_deleted_queue_is_answered_before_its_consumers_are_cancelled() {
+    let world = World::new();
+    let mut client = world.channel().await;
+    client.declare("q", FieldTable::default()).await;
+    client.consume("q", "tag", false).await;
+    let delete = queue::Delete { queue: short("q"), ..Default::default() };
+    client.send(1, delete).await;
+    assert!(matches!(client.method().await, Method::QueueDeleteOk(_)));
+    assert!(matches!(client.method().await, Method::BasicCancel(_)));
+}

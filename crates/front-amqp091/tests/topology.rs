@@ -232,6 +232,51 @@ async fn sessions_give_order_per_key_to_stock_clients() {
 }
 
 #[tokio::test]
+async fn a_queue_takes_the_session_from_a_header_a_key_or_a_correlation_id() {
+    let world = World::new();
+    let mut client = world.channel().await;
+    for (name, from) in [("h", "header:customer"), ("k", "routing-key"), ("c", "correlation-id")] {
+        let sessions = arguments().with("x-sessions", true).with("x-session-from", from);
+        client.declare(name, sessions.build()).await;
+        client.bind(name, "amq.fanout", "").await;
+    }
+    // Of each message, every queue takes another field. One session is served at a time.
+    for (customer, key, correlation, body) in
+        [(1_i32, "x", "i", "1"), (1, "y", "ii", "2"), (2, "x", "ii", "3"), (2, "y", "i", "4")]
+    {
+        let headers = arguments().with("customer", customer).with("x-session", "ignored").build();
+        let properties = BasicProperties {
+            headers: Some(headers.as_table()),
+            correlation_id: Some(correlation.as_bytes()),
+            ..Default::default()
+        };
+        client.publish_with("amq.fanout", key, false, properties, body).await;
+    }
+    for (name, first) in [("h", ["1", "3"]), ("k", ["1", "2"]), ("c", ["1", "2"])] {
+        let mut consumer = world.channel().await;
+        consumer.consume(name, "tag", false).await;
+        let got = [consumer.content().await, consumer.content().await];
+        assert_eq!(got.each_ref().map(|content| content.text()), first, "{name}");
+    }
+    let mut client = world.channel().await;
+    client.publish("", "h", "no header").await;
+    assert_eq!(client.closed().await.0, 406);
+    for (bad, why) in [("header:", "must have 1 to 255 bytes"), ("body", "expected 'header:NAME'")]
+    {
+        let mut client = world.channel().await;
+        let sessions = arguments().with("x-sessions", true).with("x-session-from", bad).build();
+        let declare = queue::Declare {
+            queue: short("bad"),
+            durable: true,
+            arguments: sessions,
+            ..Default::default()
+        };
+        let (code, text) = client.refusal(declare).await;
+        assert!(code == 406 && text.contains(why), "{code} {text}");
+    }
+}
+
+#[tokio::test]
 async fn refusals_have_the_texts_of_rabbitmq() {
     let world = World::new();
     let (mut client, mut other) = (world.channel().await, world.channel().await);

@@ -13,6 +13,7 @@ pub mod message;
 pub mod partition;
 pub mod queue;
 pub mod refusal;
+pub mod session_from;
 pub mod settlement;
 pub mod sql;
 pub mod topic;
@@ -34,6 +35,7 @@ pub use queue::{
     Status,
 };
 pub use refusal::Refusal;
+pub use session_from::SessionFrom;
 pub use settlement::{Changes, DeadReason, Settlement};
 pub use sql::{SqlAction, SqlFilter};
 pub use topic::{Address, HashOn, TopicKind, TopicSpec};

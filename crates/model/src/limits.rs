@@ -43,6 +43,8 @@ pub const LOCK_MS_MIN: u64 = 1;
 pub const DELAY_MS_MAX: u64 = 10 * 366 * 24 * 3600 * 1000;
 /// The state of one session.
 pub const SESSION_STATE_BYTES_MAX: usize = 256 << 10;
+/// The name of the property that contains session ids.
+pub const SESSION_FROM_BYTES_MAX: usize = 255;
 /// Ids in a fixed session list.
 pub const SESSION_LIST_MAX: usize = 10_000;
 /// Queues of one broker. Each costs memory even when empty.

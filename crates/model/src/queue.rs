@@ -6,6 +6,7 @@ use std::fmt;
 use crate::ids::{QueueName, SessionId, TopicName};
 use crate::limits;
 use crate::refusal::Refusal;
+use crate::session_from::SessionFrom;
 use crate::topic::Address;
 
 /// The settings of a queue. They change only through an update.
@@ -13,6 +14,8 @@ use crate::topic::Address;
 pub struct QueueSpec {
     /// Whether messages belong to sessions.
     pub sessions: Sessions,
+    /// Take the session id of a new message from this field, and ignore the id that its sender gave it.
+    pub session_from: Option<SessionFrom>,
     /// How long a lease or session hold lasts, unless the receiver asks for another duration.
     pub lock_ms: u64,
     /// Dead-letter a message after this many failed deliveries.
@@ -80,6 +83,7 @@ impl Default for QueueSpec {
     fn default() -> Self {
         Self {
             sessions: Sessions::None,
+            session_from: None,
             lock_ms: 30_000,
             failed_max: Some(10),
             receives_max: None,
@@ -377,6 +381,7 @@ impl QueueSpec {
             self,
             asked,
             sessions,
+            session_from,
             lock_ms,
             failed_max,
             receives_max,
@@ -443,6 +448,12 @@ impl QueueSpec {
             if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
                 return bad("sessions", format!("the id `{}` is in the list twice", pair[0]));
             }
+        }
+        if let Some(from) = &self.session_from {
+            if !self.sessions.required() {
+                return bad("session_from", "needs a queue with sessions".into());
+            }
+            from.check()?;
         }
         if self.priority_max > 0 && self.sessions.required() {
             return bad(
@@ -524,6 +535,12 @@ mod tests {
             QueueSpec { failed_max: Some(0), ..spec.clone() },
             QueueSpec { message_bytes_max: 0, ..spec.clone() },
             QueueSpec { sessions: Sessions::Fixed(vec![]), ..spec.clone() },
+            QueueSpec { session_from: Some(SessionFrom::Key), ..spec.clone() },
+            QueueSpec {
+                sessions: Sessions::Dynamic,
+                session_from: Some(SessionFrom::Property(String::new())),
+                ..spec.clone()
+            },
             QueueSpec { labels: [("a".into(), "x".repeat(1 << 20))].into(), ..spec.clone() },
             QueueSpec { sessions: Sessions::Fixed(vec![a.clone(), a]), ..spec },
         ] {

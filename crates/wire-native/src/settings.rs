@@ -21,6 +21,10 @@ optional_fields! {
     pub struct QueueSettings {
         /// `none`, `dynamic` or a list of session ids
         sessions: SessionsSetting,
+        /// The field of a message that contains its session id: `key`, `correlation_id` or `property:NAME`; null: the
+        /// sender's session id
+        #[serde(deserialize_with = "nullable")]
+        session_from: Option<String>,
         /// Duration of a lease in milliseconds
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 43_200_000)))]
         lock_ms: u64,
@@ -365,9 +369,11 @@ impl QueueSettings {
         }
         let sessions = self.sessions.map(SessionsSetting::sessions).transpose()?;
         let dead_letter = self.dead_letter.map(DeadLetterSetting::target).transpose()?;
+        let session_from = self.session_from.map(|from| from.map(|from| from.parse()).transpose());
         let forward_to = self.forward_to.map(|to| to.map(ForwardSetting::address).transpose());
         Ok(QueueSpec {
             sessions: or(sessions, base.sessions),
+            session_from: or(session_from.transpose()?, base.session_from),
             lock_ms: or(self.lock_ms, base.lock_ms),
             failed_max: or(self.failed_max, base.failed_max),
             receives_max: or(self.receives_max, base.receives_max),
@@ -404,6 +410,7 @@ impl From<QueueSpec> for QueueSettings {
     fn from(spec: QueueSpec) -> Self {
         Self {
             sessions: Some(spec.sessions.into()),
+            session_from: Some(spec.session_from.map(|from| from.to_string())),
             lock_ms: Some(spec.lock_ms),
             failed_max: Some(spec.failed_max),
             receives_max: Some(spec.receives_max),

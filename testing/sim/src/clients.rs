@@ -303,6 +303,10 @@ impl Clients {
             properties.set(format!("p{n}"), Value::U64(number));
         }
         topics::properties(rng, &mut properties);
+        if rng.chance(60) {
+            let id = SESSIONS[rng.below(4) as usize];
+            properties.set(specs::SESSION_PROPERTY, Value::String(id.to_owned()));
+        }
         let body = Body { bytes: Bytes::from(bytes), kind: BodyKind::Bytes };
         let message_id = Some(format!("m{number}"));
         let subject = rng.chance(30).then(|| topics::SUBJECT.to_owned());

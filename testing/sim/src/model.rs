@@ -18,7 +18,7 @@ use malote_engine::journal::Pos;
 use malote_engine::{EncodedMessage, Totals};
 use malote_model::{
     Changes, DeadReason, Durability, LeaseToken, Message, Overflow, Properties, QueueName,
-    QueueSpec, Rule, SessionId, TopicName, TopicSpec,
+    QueueSpec, Rule, SessionFrom, SessionId, TopicName, TopicSpec, Value, When,
 };
 
 /// A message as a client sends it.
@@ -87,6 +87,8 @@ pub struct Msg {
     pub properties: Properties,
     /// The session, if the queues on its path use it.
     pub session: Option<SessionId>,
+    /// The session id that a reader sees: the sender's, or the one that a queue took from a field.
+    pub read_session: Option<SessionId>,
     /// The tenant, in fair queues.
     pub tenant: Option<SessionId>,
     pub place: Place,
@@ -369,6 +371,17 @@ impl Cause {
 }
 
 impl Msg {
+    /// The message as a reader sees it now.
+    pub fn as_read(&self) -> Message {
+        let mut message = self.sent.message.clone();
+        message.properties = self.properties.clone();
+        message.session = self.read_session.clone();
+        message.key = self.key.clone().or(message.key);
+        message.message_id = self.message_id.clone().or(message.message_id);
+        message.when = When::Now;
+        message
+    }
+
     pub fn ready(&self, now: u64) -> bool {
         matches!(self.place, Place::Here { due } | Place::Parked { due } if due <= now)
     }
@@ -506,6 +519,21 @@ impl Queue {
         gone
     }
 
+    /// The session id of a new message: the sender's, or the field that the queue takes it from.
+    pub fn session_for(&self, message: &Message) -> Option<SessionId> {
+        let text = match &self.spec.session_from {
+            None => return message.session.clone(),
+            Some(SessionFrom::Key) => message.key.clone(),
+            Some(SessionFrom::CorrelationId) => message.correlation_id.clone(),
+            Some(SessionFrom::Property(name)) => match message.properties.get(name) {
+                Some(Value::String(text)) => Some(text.clone()),
+                Some(Value::I64(number)) => Some(number.to_string()),
+                _ => None,
+            },
+        };
+        text.and_then(|text| SessionId::new(&text).ok())
+    }
+
     /// The remembered message, if this one is a duplicate.
     pub fn known(&self, letter: &Letter, now: u64) -> Option<Known> {
         let key = letter.key(self.spec.dedup?.content)?;
@@ -515,7 +543,7 @@ impl Queue {
     /// The same with a given key.
     pub fn known_by(&self, key: Vec<u8>, letter: &Letter, now: u64) -> Option<Known> {
         let dedup = self.spec.dedup?;
-        let session = letter.message.session.clone().filter(|_| dedup.per_session);
+        let session = self.session_for(&letter.message).filter(|_| dedup.per_session);
         let known = self.seen.get(&(key, session))?;
         (now < known.at + dedup.window_ms).then(|| known.clone())
     }

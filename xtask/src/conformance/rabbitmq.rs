@@ -17,6 +17,9 @@ use std::time::Duration;
 const JAVA_RELEASE: &str = "17";
 const PIKA: &str = "pika==1.4.4";
 
+/// Virtual hosts of our own server, as many as the contract tests of the connector use.
+const VHOSTS: usize = 48;
+
 /// What the programs run against.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Against {
@@ -44,6 +47,9 @@ pub(super) fn steps(against: Against, depth: Depth) -> Vec<Step> {
             let compare = |program| move || compare_management(program);
             steps.push(Step::new("rabbitmq management fields", compare("compare.py")));
             steps.push(Step::new("rabbitmq definitions", compare("definitions.py")));
+            // On the real RabbitMQ, `cargo xtask rabbitmq` and `cargo xtask conformance orders` run them.
+            steps.push(Step::new("rabbitmq connector contract", contract));
+            steps.push(Step::new("rabbitmq orders", orders));
         }
     }
     steps
@@ -214,6 +220,23 @@ fn java(against: Against) -> Result<Outcome> {
     run_against(against, program, &[])
 }
 
+/// The contract tests of our own connector, with Malote as the broker.
+fn contract() -> Result<Outcome> {
+    let broker = Malote::start()?;
+    let url = format!("amqp://guest:guest@127.0.0.1:{}", broker.port);
+    let package = ["test", "--package", "malote-connectors", "--features", "rabbitmq"];
+    let args = [&package[..], &["--test", "rabbitmq"]].concat();
+    cargo::tests_with(&args, &[("MALOTE_TEST_RABBITMQ", &url)])
+}
+
+/// The example `orders` on our own connector, with Malote as the broker. It checks its own results.
+fn orders() -> Result<Outcome> {
+    cargo::run(&["build", "--package", "orders"])?;
+    let broker = Malote::start()?;
+    run(Command::new(target().join("debug/orders")).args(["--url", &broker.url()]))?;
+    Ok(Outcome { passed: 1, ..Outcome::default() })
+}
+
 /// Runs a program with the URL of a broker of its own, and then these arguments.
 fn run_against(against: Against, mut program: Command, arguments: &[PathBuf]) -> Result<Outcome> {
     match against {
@@ -247,6 +270,8 @@ impl Malote {
         let binary = target().join("release/malote");
         let (port, management_port) = (cargo::free_port()?, cargo::free_port()?);
         let mut serve = Command::new(&binary);
+        let vhosts: Vec<_> = (0..VHOSTS).map(|number| number.to_string()).collect();
+        serve.env("MALOTE_RABBITMQ_VHOSTS", vhosts.join(","));
         serve.args(["serve", "--http", "off", "--sqs", "off", "--servicebus-admin", "off"]);
         serve.args(["--rabbitmq-management", &management_port.to_string()]);
         serve.args(["--amqp", &port.to_string(), "--log", "error", "--data"]).arg(&data);

@@ -11,16 +11,19 @@
 //!
 //! Reading a stream does not consume it, and its first message cannot be changed. If two processes declare a queue at
 //! the same time, the first record wins, and the other process gets an error if its settings differ.
+//!
+//! A broker without streams, such as Malote, keeps the record in a queue with a single active consumer. Its readers take
+//! turns, and leave the record at the head.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicQosOptions, ExchangeDeclareOptions,
-    QueueBindOptions, QueueDeclareOptions,
+    BasicConsumeOptions, BasicQosOptions, ExchangeDeclareOptions, QueueBindOptions,
+    QueueDeclareOptions,
 };
-use lapin::types::{FieldTable, ShortString};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, ExchangeKind};
 use malote_model::{QueueName, QueueSpec};
 
@@ -33,6 +36,10 @@ use crate::broker::BrokerError;
 
 /// The exchange type of the plugin.
 const CONSISTENT_HASH: &str = "x-consistent-hash";
+/// Part of the error of a broker without streams.
+const NO_STREAMS: &str = "invalid arg 'x-queue-type'";
+/// The reply code of an orderly close.
+const SUCCESS: u16 = 200;
 /// How long to wait for the first record of a stream that another process has just declared.
 const RECORD_WAIT_MAX: Duration = Duration::from_secs(5);
 
@@ -90,9 +97,7 @@ pub(super) async fn declare(
         Some(existing) => existing,
         // The queue has no record yet.
         None => {
-            let mut stream = FieldTable::default();
-            stream.insert("x-queue-type".into(), values::text("stream"));
-            declare_queue(&connection.channel().await?, names.spec(), stream).await?;
+            declare_record(connection, &names).await?;
             let properties = BasicProperties::default().with_delivery_mode(2);
             let body = requested.to_bytes()?.into();
             let (exchange, key) = (ShortString::default(), names.spec());
@@ -232,7 +237,23 @@ async fn bind(
     await_answer(channel.queue_bind(queue, exchange, key, options, FieldTable::default())).await
 }
 
-/// The record of a queue: the first message of its stream.
+/// Declares the stream for the record of a queue, or the queue that replaces it.
+async fn declare_record(
+    connection: &AmqpConnection,
+    names: &QueueNames,
+) -> Result<(), BrokerError> {
+    let mut stream = FieldTable::default();
+    stream.insert("x-queue-type".into(), values::text("stream"));
+    match declare_queue(&connection.channel().await?, names.spec(), stream).await {
+        Err(BrokerError::Refused { text, .. }) if text.contains(NO_STREAMS) => {}
+        declared => return declared,
+    }
+    let mut in_turn = FieldTable::default();
+    in_turn.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
+    declare_queue(&connection.channel().await?, names.spec(), in_turn).await
+}
+
+/// The record of a queue: the first message of its stream. It is not acknowledged, so that it stays where it is.
 async fn read_record(
     connection: &AmqpConnection,
     names: &QueueNames,
@@ -250,7 +271,7 @@ async fn read_record(
         Ok(None) | Err(_) => return Ok(None),
     };
     let record = QueueRecord::from_bytes(&delivery.data, names.queue().as_str())?;
-    await_answer(channel.basic_ack(delivery.delivery_tag, BasicAckOptions::default())).await?;
+    await_answer(channel.close(SUCCESS, "the record was read".into())).await?;
     Ok(Some(record))
 }
 

@@ -22,6 +22,10 @@ use malote_connectors::Broker;
 use malote_connectors::rabbitmq::RabbitMq;
 use malote_model::{Message, QueueSpec};
 
+/// The URL of another broker without its virtual host. It has the virtual hosts `0` to `47`, like the one that is
+/// started otherwise.
+const BROKER: &str = "MALOTE_TEST_RABBITMQ";
+
 /// One virtual host for each test.
 const VHOSTS: usize = 48;
 
@@ -35,9 +39,12 @@ impl TestEnv {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         assert!(number < VHOSTS, "more tests than virtual hosts: raise VHOSTS");
-        let server = tokio::task::spawn_blocking(server).await.unwrap();
+        let url = match std::env::var(BROKER) {
+            Ok(broker) => format!("{broker}/{number}"),
+            Err(_) => tokio::task::spawn_blocking(server).await.unwrap().url(number),
+        };
         // Fewer partitions than by default: declaring them takes most of a test's time.
-        Self { url: format!("{}?partitions=4", server.url(number)) }
+        Self { url: format!("{url}?partitions=4") }
     }
 
     async fn connect(&self) -> Arc<dyn Broker> {

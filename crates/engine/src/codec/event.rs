@@ -29,6 +29,9 @@ const UPDATED_AT: u8 = 3;
 pub(super) const VERSION_5: u8 = 3;
 /// Format 5, of records that had a version 3 before.
 const UPDATED_5: u8 = 4;
+/// Format 6: a queue takes sessions from a field of its messages.
+const DECLARED_6: u8 = 4;
+const UPDATED_6: u8 = 5;
 /// Format 5, of rules.
 const BOUND_5: u8 = 2;
 const KIND_BOUND: u8 = 19;
@@ -80,6 +83,8 @@ pub(crate) fn kind_of(event: &Event) -> u8 {
 fn version_of(event: &Event) -> u8 {
     match event {
         Event::Leased(_) => LEASED_AT,
+        Event::Declared { spec, .. } if spec.session_from.is_some() => DECLARED_6,
+        Event::Updated { spec, .. } if spec.session_from.is_some() => UPDATED_6,
         Event::Declared { spec, .. } if spec::has_more(spec) => VERSION_5,
         Event::TopicDeclared { spec, .. } if rule::has_more(spec) => VERSION_5,
         Event::Updated { spec, .. } if spec::has_more(spec) => UPDATED_5,

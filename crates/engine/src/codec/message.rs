@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use malote_model::{
-    Body, BodyKind, Message, Native, Properties, Refusal, SessionId, Value, When, limits,
+    Body, BodyKind, Message, Native, Properties, Refusal, SessionFrom, SessionId, Value, When,
+    limits,
 };
 
 use sha2::{Digest, Sha256};
@@ -107,6 +108,14 @@ impl EncodedMessage {
         };
         let digest = Sha256::digest(what);
         digest.first_chunk().map(|half| u128::from_le_bytes(*half))
+    }
+
+    /// The session id that a queue takes from a field of the message.
+    pub(crate) fn session_by(&self, from: &SessionFrom) -> Option<SessionId> {
+        match &self.facts {
+            Some(message) => from.session_of(message),
+            None => from.session_of(&get_message(&self.head, &self.head).ok()?),
+        }
     }
 
     /// The message id as a number, if it is a UUID in the engine's format and not the de-duplication key. A key need

@@ -2,7 +2,7 @@
 
 use malote_model::{
     Address, DeadLetterTarget, Dedup, Durability, OnExpiry, Overflow, QueueSpec, RetryOrder,
-    SessionId, Sessions, Status,
+    SessionFrom, SessionId, Sessions, Status,
 };
 
 use super::read::{EncodeExt, Malformed, Reader};
@@ -76,6 +76,9 @@ pub(crate) fn put_spec(out: &mut Vec<u8>, spec: &QueueSpec) {
     if more != 0 {
         out.put_u8(more);
     }
+    if let Some(from) = &spec.session_from {
+        put_session_from(out, from);
+    }
 }
 
 /// In the byte of the flags: another byte of flags follows. Formats up to 4 never set it.
@@ -85,9 +88,33 @@ fn more_flags(spec: &QueueSpec) -> u8 {
     u8::from(spec.single_active)
         | u8::from(spec.transient) << 1
         | u8::from(spec.discard_unroutable) << 2
+        | if spec.session_from.is_some() { SESSION_FROM } else { 0 }
 }
 
-/// Whether the encoding of these settings needs format 5.
+/// In the second byte of flags: the source of session ids follows. Formats up to 5 never set it.
+const SESSION_FROM: u8 = 0b1000;
+
+fn put_session_from(out: &mut Vec<u8>, from: &SessionFrom) {
+    match from {
+        SessionFrom::Key => out.put_u8(0),
+        SessionFrom::CorrelationId => out.put_u8(1),
+        SessionFrom::Property(name) => {
+            out.put_u8(2);
+            out.put_str(name);
+        }
+    }
+}
+
+fn get_session_from(r: &mut Reader<'_>) -> Result<SessionFrom, Malformed> {
+    Ok(match r.u8()? {
+        0 => SessionFrom::Key,
+        1 => SessionFrom::CorrelationId,
+        2 => SessionFrom::Property(r.str()?.to_owned()),
+        _ => return Err(Malformed),
+    })
+}
+
+/// Whether the encoding of these settings needs format 5 or later.
 pub(super) fn has_more(spec: &QueueSpec) -> bool {
     more_flags(spec) != 0 || spec.overflow == Overflow::DeadLetterNewest
 }
@@ -176,9 +203,10 @@ pub(crate) fn get_spec(r: &mut Reader<'_>, more: bool) -> Result<QueueSpec, Malf
     let labels = (0..n).map(label).collect::<Result<_, Malformed>>()?;
     let (status, flags) = if more { (get_status(r)?, r.u8()?) } else { (Status::Active, 0) };
     let more = if flags & MORE != 0 { r.u8()? } else { 0 };
-    if flags > 0b111 || more > 0b111 || (flags & MORE != 0 && more == 0) {
+    if flags > 0b111 || more > 0b1111 || (flags & MORE != 0 && more == 0) {
         return Err(Malformed);
     }
+    let session_from = if more & SESSION_FROM != 0 { Some(get_session_from(r)?) } else { None };
     Ok(QueueSpec {
         labels,
         status,
@@ -199,6 +227,7 @@ pub(crate) fn get_spec(r: &mut Reader<'_>, more: bool) -> Result<QueueSpec, Malf
         exclusive,
         forward_to,
         sessions,
+        session_from,
         lock_ms,
         failed_max,
         receives_max,
@@ -216,9 +245,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_of_format_5_round_trip() {
-        for flags in 0..16_u8 {
+    fn newer_settings_round_trip() {
+        let property = SessionFrom::Property("customer".into());
+        let sources =
+            [None, Some(SessionFrom::Key), Some(SessionFrom::CorrelationId), Some(property)];
+        for flags in 0..64_u8 {
+            let session_from = sources[usize::from(flags >> 4)].clone();
             let spec = QueueSpec {
+                session_from,
                 single_active: flags & 1 != 0,
                 transient: flags & 2 != 0,
                 discard_unroutable: flags & 4 != 0,

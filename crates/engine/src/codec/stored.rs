@@ -5,7 +5,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use malote_model::{Facts, Message, QueueName, Seq, Timestamp, TopicName, limits};
+use malote_model::{Facts, Message, QueueName, Seq, SessionId, Timestamp, TopicName, limits};
 
 use super::event::{
     KIND_DEFERRED, KIND_MOVED, KIND_RELOCATED, KIND_RETURNED, KIND_SENT, KIND_STATE, VERSION_MORE,
@@ -14,7 +14,7 @@ use super::event::{
 use super::message::{get_message, put_head};
 use super::moved::get_moved;
 use super::read::{Malformed, Reader, slice_of};
-use crate::event::{MoveReason, RelocatedMessage};
+use crate::event::{MoveReason, RelocatedMessage, SentEvent};
 use crate::format::is_known;
 use crate::journal::{FrameReader, Pos, ReadMode, Segments};
 
@@ -158,6 +158,8 @@ impl Stored {
         *dead = None;
         let mut over = Vec::new();
         let (mut moved_at, mut message_id) = (None, None);
+        // Queues with a source of session ids give a message another session than its sender did.
+        let mut session = None;
         let mut routed_by = None;
         let mut first_seq = None;
         let (mut records, mut deaths) = (Vec::new(), Vec::new());
@@ -180,6 +182,7 @@ impl Stored {
                     // The newest move says where the message is now; older ones are history.
                     moved_at.get_or_insert(moved.at);
                     message_id = message_id.or(moved.message_id);
+                    session = session.or(moved.session);
                     // The first sequence number of a schedule is only for cancelling it, and an inbox is not visible to
                     // users.
                     if !matches!(moved.why, MoveReason::Due | MoveReason::Routed) {
@@ -200,9 +203,10 @@ impl Stored {
                     }
                     over.push(moved.properties);
                 }
-                ChainRecord::Sent(at, mut message, body_at) => {
+                ChainRecord::Sent(SentRecord { at, session: given, body_at, mut message }) => {
                     let body = message.body.bytes.clone();
                     if found.is_none() {
+                        message.session = session.take().or(given).or(message.session);
                         let over = std::mem::take(&mut over);
                         let lay = |properties| message.properties.lay_over(properties);
                         over.into_iter().rev().for_each(lay);
@@ -249,6 +253,7 @@ impl Stored {
                             depth,
                         });
                     }
+                    message.session = session.take().or(message.session);
                     let lay = |properties| message.properties.lay_over(properties);
                     over.into_iter().rev().for_each(lay);
                     routed_by = kept.routed_by;
@@ -329,8 +334,18 @@ impl Stored {
 enum ChainRecord {
     Overlay(Pos, malote_model::Properties),
     Moved(Box<crate::event::MovedEvent>),
-    Sent(Timestamp, Box<Message>, Option<Pos>),
+    Sent(SentRecord),
     Relocated(Box<RelocatedMessage>, Box<Message>),
+}
+
+/// The record of a new message.
+struct SentRecord {
+    at: Timestamp,
+    /// The session in queues with sessions.
+    session: Option<SessionId>,
+    /// The record with the body, if another one has it.
+    body_at: Option<Pos>,
+    message: Box<Message>,
 }
 
 /// Reads a complete copy of a message, for compaction. The caller fills in its positions.
@@ -368,7 +383,8 @@ impl ChainRecord {
             KIND_SENT => {
                 let sent = get_sent(&mut r, version)?;
                 let message = Box::new(get_message(bytes, r.rest())?);
-                Ok(Self::Sent(sent.at, message, sent.body_at))
+                let SentEvent { at, session, body_at, .. } = sent;
+                Ok(Self::Sent(SentRecord { at, session, body_at, message }))
             }
             KIND_RETURNED | KIND_DEFERRED => {
                 r.queue()?;

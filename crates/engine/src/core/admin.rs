@@ -312,7 +312,12 @@ impl Turn<'_> {
 
 pub(super) fn spec_room(spec: &QueueSpec) -> usize {
     let labels: usize = spec.labels.iter().map(|(name, text)| name.len() + text.len() + 8).sum();
+    let session_from = match &spec.session_from {
+        Some(malote_model::SessionFrom::Property(name)) => name.len() + 4,
+        _ => 0,
+    };
     labels
+        + session_from
         + match &spec.sessions {
             malote_model::Sessions::Fixed(ids) => ids.iter().map(|id| id.as_str().len() + 4).sum(),
             _ => 0,

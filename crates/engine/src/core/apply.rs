@@ -405,7 +405,9 @@ impl Core {
         }
         if let Some(topic) = self.topics.get_mut(from_queue).filter(|_| *why == MoveReason::Routed)
         {
-            topic.totals.copies += moved.places.len() as u64;
+            // Copies that go back to the inbox are counted when they leave it.
+            let copies = moved.places.iter().filter(|place| place.queue != *from_queue);
+            topic.totals.copies += copies.count() as u64;
         }
         let line = self.queues.get_mut(from_queue).and_then(|q| q.session_slot_of(*from_seq));
         self.count_processed(1);

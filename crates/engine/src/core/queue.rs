@@ -634,6 +634,7 @@ impl Queue {
         if self.is_recovered() {
             // Its declaration is lost, and with it whether it had sessions.
             self.spec.sessions = malote_model::Sessions::None;
+            self.spec.session_from = None;
         }
         self.expire_from = 0;
         match (counted_to, spec.bytes_max.is_some()) {

@@ -30,24 +30,27 @@ const ROUTE_MAX: usize = 64;
 pub(super) struct FanOut {
     /// Queues that get the message unchanged.
     plain: SmallVec<[QueueId; 4]>,
+    /// Queues that get the message unchanged, in the session that their own rule gives it.
+    own_sessions: Vec<(QueueId, SessionId)>,
     /// Queues that get the message as a rule's action changed it.
     changed: Vec<(QueueId, EncodedMessage)>,
     /// Queues whose rules match, but that cannot accept the message. It goes to their dead-letter sets.
     rejected: SmallVec<[(QueueId, DeadReason); 1]>,
     /// The number of matching queues that get no copy because they dead-lettered the message before.
     barred: usize,
-    /// Queues of `plain` that are full and dead-letter the message.
+    /// Queues of `plain` and `own_sessions` that are full and dead-letter the message.
     overflowed: SmallVec<[QueueId; 1]>,
 }
 
 impl FanOut {
     fn len(&self) -> usize {
-        self.plain.len() + self.changed.len() + self.rejected.len()
+        self.plain.len() + self.own_sessions.len() + self.changed.len() + self.rejected.len()
     }
 
     fn room(&self) -> usize {
         let heads: usize = self.changed.iter().map(|(_, copy)| copy.head.len()).sum();
-        heads + (2 * self.len() + 2) * FRAME_ROOM
+        let sessions: usize = self.own_sessions.iter().map(|(_, id)| 2 * id.as_str().len()).sum();
+        heads + sessions + (2 * self.len() + 2) * FRAME_ROOM
     }
 }
 
@@ -88,14 +91,20 @@ impl Core {
                 continue;
             }
             let Some(rule) = hit.rule else {
-                match accepts_session(q, message.session.as_ref()) {
-                    true => copies.plain.push(hit.target),
-                    false => copies.rejected.push((hit.target, DeadReason::NoSession)),
+                let own = q.spec.session_from.as_ref().map(|from| from.session_of(message));
+                let session = own.as_ref().unwrap_or(&message.session);
+                match (accepts_session(q, session.as_ref()), own.flatten()) {
+                    (false, _) => copies.rejected.push((hit.target, DeadReason::NoSession)),
+                    (true, Some(own)) => copies.own_sessions.push((hit.target, own)),
+                    (true, None) => copies.plain.push(hit.target),
                 }
                 continue;
             };
             let mut changed = message.clone();
             rule.act(&mut changed, at);
+            if let Some(from) = &q.spec.session_from {
+                changed.session = from.session_of(&changed);
+            }
             match EncodedMessage::new(&changed, true) {
                 Ok(copy) if accepts_session(q, copy.session.as_ref()) => {
                     copies.changed.push((hit.target, copy));
@@ -226,13 +235,16 @@ impl Turn<'_> {
         let mut durable = later || again || !copies.rejected.is_empty();
         // A queue that already knows the key gets no copy and needs no space for it.
         let session = message.session.as_ref();
-        let seen = |queue: QueueId| {
+        let seen = |queue: QueueId, session: Option<&SessionId>| {
             key.is_some_and(|key| self.core.seen(queue, key, session, self.now.0).is_some())
         };
-        let plain = copies.plain.iter().map(|&queue| (queue, message, seen(queue)));
+        let plain = copies.plain.iter().map(|&queue| (queue, message, seen(queue, session)));
+        let own_sessions = copies.own_sessions.iter();
+        let own_sessions =
+            own_sessions.map(|(queue, own)| (*queue, message, seen(*queue, Some(own))));
         let changed = copies.changed.iter().map(|(queue, copy)| (*queue, copy, false));
         let mut overflowed = SmallVec::new();
-        for (queue, copy, seen) in plain.chain(changed) {
+        for (queue, copy, seen) in plain.chain(own_sessions).chain(changed) {
             let Some(q) = self.core.queues.get(&queue) else { continue };
             self.check_size(q, copy)?;
             if !seen && levels.add(queue, q, copy.size() as u64)? {
@@ -241,7 +253,9 @@ impl Turn<'_> {
             durable |= q.durable();
         }
         copies.overflowed = overflowed;
-        let room = message.size() + copies.room();
+        // Each session of its own needs a record with the headers, but not with the body.
+        let heads = copies.own_sessions.len() * message.head.len();
+        let room = message.size() + heads + copies.room();
         Ok((PlannedPublish { topic, key, copies }, room, durable))
     }
 
@@ -249,7 +263,7 @@ impl Turn<'_> {
     pub(super) fn publish(
         &mut self,
         publication: PlannedPublish,
-        message: EncodedMessage,
+        mut message: EncodedMessage,
     ) -> Receipt {
         let PlannedPublish { topic, key, mut copies } = publication;
         // Checked again: an earlier message of this command may have the same key.
@@ -263,12 +277,12 @@ impl Turn<'_> {
             return Receipt::new(Seq(self.last_seq(topic)), 1);
         }
         let session = message.session.clone();
-        let seen = |queue: &QueueId| {
-            let seen =
-                key.and_then(|key| self.core.seen(*queue, key, session.as_ref(), self.now.0));
+        let seen = |queue: QueueId, session: Option<&SessionId>| {
+            let seen = key.and_then(|key| self.core.seen(queue, key, session, self.now.0));
             seen.is_some()
         };
-        copies.plain.retain(|queue| !seen(queue));
+        copies.plain.retain(|queue| !seen(*queue, session.as_ref()));
+        copies.own_sessions.retain(|(queue, own)| !seen(*queue, Some(own)));
         let count = copies.len() as u32;
         let mut places: SmallVec<[Placement; 1]> =
             copies.plain.iter().map(|&queue| self.next_placement(queue, &message)).collect();
@@ -276,8 +290,10 @@ impl Turn<'_> {
         places.extend_from_slice(&rejected);
         let size = message.size() as u32;
         let full = |place: &Placement| copies.overflowed.contains(&place.queue);
-        let full: SmallVec<[Placement; 1]> = places.iter().copied().filter(full).collect();
+        let mut full: SmallVec<[Placement; 1]> = places.iter().copied().filter(full).collect();
         let mut body_at = None;
+        message.facts = None;
+        let own_message = (!copies.own_sessions.is_empty()).then(|| message.clone());
         if !places.is_empty() {
             let options = SendOptions { dedup: key, topic: Some(topic), ..SendOptions::default() };
             let pos = self.commit_sent(places, message, options);
@@ -286,6 +302,20 @@ impl Turn<'_> {
                 let session = session.clone();
                 let copy = RejectedCopy { at, record: pos, queue, reason, session, size };
                 self.dead_letter_copy(copy);
+            }
+        }
+        for ((queue, own), message) in
+            copies.own_sessions.into_iter().zip(own_message.iter().cycle())
+        {
+            let mut message = message.clone();
+            message.session = Some(own);
+            let place = self.next_placement(queue, &message);
+            let options =
+                SendOptions { dedup: key, topic: Some(topic), body_at, ..SendOptions::default() };
+            let pos = self.commit_sent(smallvec![place], message, options);
+            body_at.get_or_insert(pos);
+            if copies.overflowed.contains(&queue) {
+                full.push(place);
             }
         }
         for (queue, message) in copies.changed {
@@ -436,6 +466,20 @@ impl Turn<'_> {
         let mut places: SmallVec<[Placement; 1]> = copies.plain.iter().map(|&q| now(q)).collect();
         let rejected = self.rejected_places(&copies.rejected);
         places.extend_from_slice(&rejected);
+        let mut own_sessions = copies.own_sessions;
+        if places.is_empty()
+            && let Some((queue, own)) = own_sessions.pop()
+        {
+            places.push(now(queue));
+            carried.session = Some(own);
+        }
+        // One move has one session. The copies in other sessions go back to the inbox first, and move on from there
+        // in the same group.
+        let next = now(topic);
+        let own_places = (0..own_sessions.len() as u64)
+            .map(|nth| Placement { seq: next.seq + nth, ..next })
+            .collect::<Vec<_>>();
+        places.extend_from_slice(&own_places);
         // If no queue gets the dead letter, or only queues that dead-lettered it before, the last one of those keeps
         // it.
         let lost = home.filter(|_| places.is_empty() && !changed);
@@ -480,9 +524,24 @@ impl Turn<'_> {
         }
         let session = carried.session.clone();
         let (why, message_id) = (MoveReason::Routed, None);
+        let moves_on = carried.clone();
         let moving =
             MessageMove { source: here, record: from, places, size, carried, why, message_id };
         self.commit_moved(moving, false);
+        for (at, (queue, own)) in own_places.into_iter().zip(own_sessions) {
+            let inbox = self.core.queues.get(&topic);
+            let Some(record) = inbox.and_then(|inbox| inbox.pos(at.seq)) else { continue };
+            let moving = MessageMove {
+                source: MessageRef { queue: topic, seq: at.seq },
+                record,
+                places: smallvec![now_in(self.core, queue)],
+                size,
+                carried: CarriedAttributes { session: Some(own), ..moves_on.clone() },
+                why: MoveReason::Routed,
+                message_id: None,
+            };
+            self.commit_moved(moving, false);
+        }
         for (at, (queue, reason)) in rejected.into_iter().zip(copies.rejected) {
             let q = self.core.queues.get(&at.queue);
             let Some(record) = q.and_then(|q| q.pos(at.seq)) else { continue };

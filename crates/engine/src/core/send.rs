@@ -23,9 +23,19 @@ pub(super) struct SendPlan {
 }
 
 enum SendTarget {
-    /// A queue, the message's de-duplication key there, and whether the queue is full and dead-letters the message.
-    Queue(QueueId, Option<u128>, bool),
+    Queue(QueueTarget),
     Topic(Box<PlannedPublish>),
+}
+
+/// A queue that a message is sent to.
+struct QueueTarget {
+    id: QueueId,
+    /// The message's de-duplication key there.
+    key: Option<u128>,
+    /// The session by the queue's own rule, if it has one. Boxed, because most queues have none.
+    session: Option<Box<SessionId>>,
+    /// The queue is full and dead-letters the message.
+    overflows: bool,
 }
 
 /// The lengths and sizes of limited queues, with the earlier messages of a command.
@@ -107,17 +117,19 @@ impl Turn<'_> {
         for (to, message) in items {
             match to {
                 Address::Queue(name) => {
-                    let (id, key) = self.check_target(name, message)?;
+                    let mut target = self.check_target(name, message)?;
+                    let QueueTarget { id, key, .. } = target;
                     let Some(q) = self.core.queues.get(&id) else { continue };
-                    let session = message.session.as_ref();
+                    let own = target.session.as_deref();
+                    let session = own.or(message.session.as_ref());
                     let seen = key.and_then(|key| self.core.seen(id, key, session, self.now.0));
-                    let mut overflows = false;
+                    plan.room += message.room() + own.map_or(0, |own| own.as_str().len());
                     if seen.is_none() {
-                        overflows = levels.add(id, q, message.size() as u64)?;
+                        target.overflows = levels.add(id, q, message.size() as u64)?;
                     }
                     plan.durable |= q.durable() && !message.relaxed;
-                    plan.room += message.room() + if overflows { FRAME_ROOM } else { 0 };
-                    plan.targets.push(SendTarget::Queue(id, key, overflows));
+                    plan.room += if target.overflows { FRAME_ROOM } else { 0 };
+                    plan.targets.push(SendTarget::Queue(target));
                 }
                 Address::Topic(name) => {
                     let (publication, room, durable) =
@@ -134,10 +146,13 @@ impl Turn<'_> {
     /// Stores planned messages. The group must be open.
     pub(super) fn store_planned(&mut self, plan: SendPlan, items: Items) -> (Receipts, WaitFor) {
         let mut receipts = Receipts::with_capacity(items.len());
-        for (target, (_, message)) in plan.targets.into_iter().zip(items) {
+        for (target, (_, mut message)) in plan.targets.into_iter().zip(items) {
             receipts.push(match target {
                 SendTarget::Topic(publication) => self.publish(*publication, message),
-                SendTarget::Queue(id, key, overflows) => {
+                SendTarget::Queue(QueueTarget { id, key, session: own, overflows }) => {
+                    if let Some(own) = own {
+                        message.session = Some(*own);
+                    }
                     let session = message.session.as_ref();
                     // Checked again: an earlier message of this command may have the same key.
                     let seen = key.and_then(|key| self.core.seen(id, key, session, self.now.0));
@@ -165,7 +180,7 @@ impl Turn<'_> {
         &self,
         name: &QueueName,
         message: &EncodedMessage,
-    ) -> Result<(QueueId, Option<u128>), Refusal> {
+    ) -> Result<QueueTarget, Refusal> {
         let (id, q) = self.core.queue(name)?;
         if q.owner.is_some() {
             return Err(Refusal::DeadLetterSet {
@@ -175,10 +190,20 @@ impl Turn<'_> {
         }
         q.check_sends()?;
         self.check_size(q, message)?;
-        self.check_session(name, &q.spec.sessions, message.session.as_ref())?;
+        let session = match &q.spec.session_from {
+            None => {
+                self.check_session(name, &q.spec.sessions, message.session.as_ref())?;
+                None
+            }
+            Some(from) => {
+                let own = message.session_by(from);
+                self.check_session(name, &q.spec.sessions, own.as_ref())?;
+                own.map(Box::new)
+            }
+        };
         let key = q.spec.dedup.and_then(|dedup| message.dedup_key(dedup.content));
         self.check_keys(key)?;
-        Ok((id, key))
+        Ok(QueueTarget { id, key, session, overflows: false })
     }
 
     pub(super) fn check_size(&self, q: &Queue, message: &EncodedMessage) -> Result<(), Refusal> {
@@ -329,7 +354,7 @@ impl Turn<'_> {
         from: &QueueName,
         seq: Seq,
         to: &QueueName,
-        message: EncodedMessage,
+        mut message: EncodedMessage,
     ) -> Decided {
         if !self.publish_allowed {
             return Err(self.no_publishing());
@@ -340,9 +365,12 @@ impl Turn<'_> {
             return Err(Refusal::MessageNotFound { queue: from.clone(), seq, what: "free" });
         }
         let source_durable = source.durable();
-        let (id, key) = self.check_target(to, &message)?;
+        let QueueTarget { id, key, session, .. } = self.check_target(to, &message)?;
+        if let Some(own) = session {
+            message.session = Some(*own);
+        }
         let durable = self.core.queues.get(&id).is_some_and(|q| q.durable());
-        self.begin(message.size() + 2 * FRAME_ROOM)?;
+        self.begin(message.room() + 2 * FRAME_ROOM)?;
         let seqs = vec![seq.0];
         self.commit(
             Event::Removed { queue: from_id, why: Removal::Replaced, session: None, seqs },

@@ -25,6 +25,7 @@ use crate::journal::{Divergence, Orphan, Pos, Replay};
 
 /// Version 2 had no status of queues and topics, ids of duplicates, times of first deliveries and of session states.
 /// Version 3 had no `known_from` of keys. Version 4 had fewer settings of queues and topics.
+/// Version 5 had no source of session ids.
 const VERSION: u8 = SNAPSHOT_VERSION;
 const VERSION_LEAST: u8 = 2;
 /// The first version with a status, and with the other additions of version 3.

@@ -22,6 +22,8 @@ pub(crate) struct Channel {
     /// A request is in progress. Later ones wait, so that replies keep their order.
     pub busy: bool,
     pub waiting: VecDeque<Assembled>,
+    /// Consumers that ended during the request. RabbitMQ announces them after its reply, at most one for each consumer.
+    pub ended: Vec<ShortString>,
     pub mode: Mode,
     next_tag: u64,
     pub unacked: BTreeMap<u64, Unacked>,
@@ -121,6 +123,7 @@ impl Channel {
             assembler: ContentAssembler::new(limits::MESSAGE_BYTES_MAX),
             closing: false,
             busy: false,
+            ended: Vec::new(),
             waiting: VecDeque::new(),
             mode: Mode::Plain,
             next_tag: 1,

@@ -67,6 +67,7 @@ impl Conn {
             Err(exception) => self.fail(number, exception.caused_by(method)),
             Ok(done) => self.finish_done(number, done),
         }
+        self.announce_ended(number);
         self.resume(number, serial);
     }
 

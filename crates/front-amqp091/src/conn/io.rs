@@ -157,6 +157,14 @@ where
     }
 }
 
+/// Reads and ignores what a client sends after its `connection.close`, until it closes its side: other channels may have
+/// frames under way, and closing with unread data would reset the connection before the client has read `close-ok`.
+pub(crate) async fn ignore_rest(mut stream: impl AsyncRead + Unpin) {
+    let mut ignored = [0; 4096];
+    let rest = async { while matches!(stream.read(&mut ignored).await, Ok(1..)) {} };
+    let _ = timeout(limits::CLOSE_TIMEOUT, rest).await;
+}
+
 async fn write_all(
     writer: &mut (impl AsyncWrite + Unpin),
     conn: &mut Conn,

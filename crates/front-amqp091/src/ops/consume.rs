@@ -170,8 +170,23 @@ impl Conn {
         self.leaving.remove(&id);
         let Some((number, tag)) = self.consumers.get(&id).cloned() else { return };
         self.forget_consumer(number, &tag);
-        if self.session.capabilities.consumer_cancel_notify {
-            self.put(number, &basic::Cancel { consumer_tag: tag, no_wait: true });
+        if !self.session.capabilities.consumer_cancel_notify {
+            return;
+        }
+        match self.channels.get_mut(&number).filter(|channel| channel.busy) {
+            Some(channel) => channel.ended.push(tag),
+            None => self.put(number, &basic::Cancel { consumer_tag: tag, no_wait: true }),
+        }
+    }
+
+    /// Announces the consumers that ended during a request of their channel.
+    pub(crate) fn announce_ended(&mut self, number: u16) {
+        let Some(channel) = self.channels.get_mut(&number).filter(|channel| !channel.closing)
+        else {
+            return;
+        };
+        for consumer_tag in std::mem::take(&mut channel.ended) {
+            self.put(number, &basic::Cancel { consumer_tag, no_wait: true });
         }
     }
 

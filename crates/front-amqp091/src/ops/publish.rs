@@ -112,12 +112,14 @@ impl Conn {
         };
         let mut batches = Vec::with_capacity(copies);
         for key in &more_queues {
-            let queue = session.host.queue(key)?;
+            let Ok(queue) = session.host.queue(key) else { continue };
             self.allow_default(&queue)?;
             let batch = encode(&queue.into(), message.clone());
             batches.push(batch.map_err(|error| failed(&session.host, &error))?);
         }
-        batches.push(encode(&target, message).map_err(|error| failed(&session.host, &error))?);
+        if let Some(target) = target {
+            batches.push(encode(&target, message).map_err(|error| failed(&session.host, &error))?);
+        }
         let mandatory = publication.publish.mandatory.then(|| Box::new(publication));
         let origin = PublishOrigin { channel: number, serial, confirm, mandatory };
         let outgoing = Outgoing { origin, batches };
@@ -144,8 +146,13 @@ impl Conn {
         Ok(())
     }
 
-    /// The queue or topic of a publication, if the caller may send there.
-    fn target(&mut self, number: u16, publish: &basic::Publish) -> Result<Address, Exception> {
+    /// The queue or topic of a publication, if the caller may send there. `None` for the default exchange with a key that
+    /// no queue can have as its name: the publication is unroutable.
+    fn target(
+        &mut self,
+        number: u16,
+        publish: &basic::Publish,
+    ) -> Result<Option<Address>, Exception> {
         let session = self.session.clone();
         let (exchange, key) = (&publish.exchange, &publish.routing_key);
         let last = self.channel(number).last_target.as_ref();
@@ -153,7 +160,10 @@ impl Conn {
         let same = last.filter(|(x, k, _)| x == exchange && (!exchange.is_empty() || k == key));
         let address = match same {
             Some((_, _, address)) => address.clone(),
-            None if exchange.is_empty() => session.host.queue(key)?.into(),
+            None if exchange.is_empty() => match session.host.queue(key) {
+                Ok(queue) => queue.into(),
+                Err(_) => return Ok(None),
+            },
             None => session.host.topic(exchange)?.into(),
         };
         if same.is_none() {
@@ -167,7 +177,7 @@ impl Conn {
                 allow_key(&self.front, &session, Action::Send, exchange, key)?;
             }
         }
-        Ok(address)
+        Ok(Some(address))
     }
 
     /// Publishing to the default exchange needs a grant for the queue, or a permission for the exchange.
@@ -273,7 +283,7 @@ pub(crate) async fn send(
         batches.extend(some);
     }
     if batches.is_empty() {
-        return Vec::new();
+        return origins.into_iter().map(|(origin, _)| (origin, Outcome::Unroutable)).collect();
     }
     let mut results = match engine.send_each(batches).await {
         Ok(results) => results.into_iter(),

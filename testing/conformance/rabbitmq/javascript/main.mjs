@@ -2,6 +2,7 @@
 
 import "./topology.mjs";
 import "./messages.mjs";
+import "./programs.mjs";
 import { main } from "./harness.mjs";
 
 await main();

@@ -1,14 +1,17 @@
 //! Random queue specifications. They differ in every world, so that all combinations occur.
 
 use malote_model::{
-    DeadLetterTarget, Dedup, Durability, OnExpiry, Overflow, QueueSpec, RetryOrder, Sessions,
-    Status,
+    DeadLetterTarget, Dedup, Durability, OnExpiry, Overflow, QueueSpec, RetryOrder, SessionFrom,
+    Sessions, Status,
 };
 
 use super::{name, topics};
 use crate::model::Queue;
 use crate::rng::Rng;
 use crate::world::TURN_MS_MAX;
+
+/// The property that some queues take the session id from.
+pub(super) const SESSION_PROPERTY: &str = "session";
 
 /// A random time to live, sometimes zero.
 pub(super) fn lifetime(rng: &mut Rng) -> u64 {
@@ -32,8 +35,15 @@ pub(super) fn spec(rng: &mut Rng, sessions: Sessions) -> QueueSpec {
     let priority_max =
         if sessions.required() || rng.chance(60) { 0 } else { 1 + rng.below(9) as u8 };
     let fair = !sessions.required() && priority_max == 0 && rng.chance(70);
+    let session_from = match rng.below(8) {
+        _ if !sessions.required() => None,
+        0 => Some(SessionFrom::Key),
+        1 => Some(SessionFrom::Property(SESSION_PROPERTY.into())),
+        _ => None,
+    };
     let plain = QueueSpec {
         sessions,
+        session_from,
         fair,
         lock_ms,
         failed_max,

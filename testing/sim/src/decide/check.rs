@@ -270,7 +270,7 @@ impl Model {
         if !q.spec.status.sends() {
             return Err(disabled());
         }
-        check_session(name, &q.spec.sessions, letter.message.session.as_ref())
+        check_session(name, &q.spec.sessions, q.session_for(&letter.message).as_ref())
     }
 
     fn is_anothers(&self, name: &QueueName, connection: Option<u64>) -> bool {

@@ -216,12 +216,20 @@ impl Model {
                 let why = match &m.why {
                     event::MoveReason::Due => "due",
                     event::MoveReason::Redriven => "redriven",
-                    event::MoveReason::Routed | event::MoveReason::Forwarded => "along",
+                    event::MoveReason::Routed => "routed",
+                    event::MoveReason::Forwarded => "along",
                     event::MoveReason::DeadLettered { reason, .. } => reason.word(),
                 };
                 let from = name(&m.from_queue);
-                for place in &m.places {
+                // A copy may go through the inbox once more, so its position there does not count.
+                let routed = m.why == event::MoveReason::Routed;
+                for place in m.places.iter().filter(|place| !routed || place.queue != m.from_queue)
+                {
                     let (to, to_seq) = (name(&place.queue), place.seq);
+                    if routed {
+                        out.push(format!("route {from} to {to} {to_seq}"));
+                        continue;
+                    }
                     out.push(format!("move {from} {} to {to} {to_seq} {why}", m.from_seq));
                 }
             }
@@ -241,10 +249,9 @@ impl Model {
 
 /// A change about to be applied to this state, as text like that of the journal.
 pub(super) fn words(state: &State, ev: &Ev) -> Vec<String> {
-    if let Ev::Route { topic, seq, to, .. } = ev {
+    if let Ev::Route { topic, to, .. } = ev {
         let from = QueueName::inbox(topic);
-        let one =
-            |(to, to_seq): &(QueueName, u64)| format!("move {from} {seq} to {to} {to_seq} along");
+        let one = |(to, to_seq): &(QueueName, u64)| format!("route {from} to {to} {to_seq}");
         return to.iter().map(one).collect();
     }
     vec![one_word(state, ev)]

@@ -69,13 +69,15 @@ impl Model {
             When::At(at) if at.0 > self.now => Place::Scheduled { due: at.0 },
             When::Now | When::Delay(_) | When::At(_) => Place::Here { due: 0 },
         };
+        let session = q.session_for(message);
         let lives = !matches!(place, Place::Scheduled { .. });
         let goes_on = queue.is_inbox() || q.spec.forward_to.is_some();
         Msg {
             sent: letter.clone(),
             properties: message.properties.clone(),
-            session: message.session.clone().filter(|_| q.sessioned() || goes_on),
-            tenant: message.session.clone().filter(|_| lives),
+            session: session.clone().filter(|_| q.sessioned() || goes_on),
+            read_session: session.clone(),
+            tenant: session.filter(|_| lives),
             place,
             receives: 0,
             failed: 0,

@@ -39,9 +39,10 @@ impl Model {
             copies.by.push("passed to another topic");
         }
         for (name, hits) in &found {
-            let sessions = &self.state.queue(name).spec.sessions;
-            let takes =
-                |message: &Message| check_session(name, sessions, message.session.as_ref()).is_ok();
+            let q = self.state.queue(name);
+            let takes = |message: &Message| {
+                check_session(name, &q.spec.sessions, q.session_for(message).as_ref()).is_ok()
+            };
             copies.by.extend(hits.iter().map(|rule| word(&rule.filter)));
             let acting = hits.iter().filter(|rule| rule.action.is_some());
             let has_plain = hits.iter().any(|rule| rule.action.is_none());
@@ -56,7 +57,8 @@ impl Model {
                 }
             }
             for rule in acting {
-                let changed = act(rule, message);
+                let mut changed = act(rule, message);
+                changed.session = q.session_for(&changed);
                 match takes(&changed) {
                     true => {
                         let letter = Rc::new(Letter::new(changed, true));
@@ -250,11 +252,7 @@ impl Model {
         let msg = self.state.queue(&inbox).msgs.get(&seq);
         let msg = msg.unwrap_or_else(|| panic!("{inbox} has no {seq}")).clone();
         assert!(msg.ready(self.now), "{seq} of {inbox} was routed early: {msg:?}");
-        let mut message = msg.sent.message.clone();
-        message.properties = msg.properties.clone();
-        message.key = msg.key.clone().or(message.key);
-        message.message_id = msg.message_id.clone().or(message.message_id);
-        message.when = When::Now;
+        let message = msg.as_read();
         let Copies { plain, changed, misfits, barred, by } = self.copies(topic, &message, &msg.way);
         by.into_iter().for_each(|kind| self.met.count(kind, 1));
         let nobody = plain.is_empty() && misfits.is_empty() && changed.is_empty();

@@ -153,7 +153,7 @@ impl State {
                         msg.key = dead.key.clone().or(msg.key);
                         // Its topic read it for routing, so its session is known.
                         if matches!(dead.reason, DeadReason::Cycle | DeadReason::Unroutable) {
-                            msg.session = msg.sent.message.session.clone();
+                            msg.session = msg.read_session.clone();
                         }
                     }
                     Why::Redriven(id) => {

@@ -120,6 +120,14 @@ impl State {
         let Some(mut msg) = self.queue_mut(&inbox).msgs.remove(&seq) else {
             panic!("the routed message does not exist")
         };
+        let message = msg.as_read();
+        // All copies of one move have one session: those that have their own go through the inbox once more.
+        let own = to.iter().filter(|(name, _)| self.queue(name).spec.session_from.is_some());
+        let own = own.count();
+        let again = if own == to.len() { own.saturating_sub(1) } else { own } as u64;
+        let q = self.queue_mut(&inbox);
+        q.next_seq += again;
+        q.totals.sent += again;
         msg.own_expiry = msg.ttl_ms.map(|ttl_ms| at + ttl_ms);
         (msg.place, msg.at, msg.rests) = (Place::Here { due: 0 }, at, pos);
         msg.entered = pos;
@@ -127,7 +135,8 @@ impl State {
         for (name, to_seq) in to {
             let q = self.queue_mut(name);
             let mut copy = msg.clone();
-            copy.session = copy.sent.message.session.clone();
+            copy.session = q.session_for(&message);
+            copy.read_session = copy.session.clone().or(copy.read_session);
             copy.tenant = copy.session.clone();
             q.come(&mut copy);
             q.totals.sent += 1;

@@ -18,13 +18,15 @@ pub(super) struct Expected {
     pub(super) dead: Option<Dead>,
     pub(super) key: Option<String>,
     pub(super) message_id: Option<String>,
+    pub(super) session: Option<SessionId>,
 }
 
 impl Expected {
     pub(super) fn of(msg: &Msg) -> Self {
         let (sent, properties) = (msg.sent.clone(), msg.properties.clone());
         let (dead, key, message_id) = (msg.dead.clone(), msg.key.clone(), msg.message_id.clone());
-        Self { sent, properties, at: msg.at, dead, key, message_id }
+        let session = msg.read_session.clone();
+        Self { sent, properties, at: msg.at, dead, key, message_id, session }
     }
 }
 
@@ -225,8 +227,9 @@ impl World {
 }
 
 pub(super) fn check_stored(stored: &Stored, expected: &Expected) {
-    let Expected { sent, properties, at, dead, key, message_id } = expected;
+    let Expected { sent, properties, at, dead, key, message_id, session } = expected;
     let mut want = sent.message.clone();
+    want.session = session.clone();
     want.properties = properties.clone();
     want.key = key.clone().or(want.key);
     want.message_id = message_id.clone().or(want.message_id);

@@ -368,3 +368,78 @@ fn sessions_are_listed_in_slices_and_described_by_name() {
             refused: queue `p` has no sessions: declare it with sessions to use them"#]],
     );
 }
+
+#[test]
+fn a_queue_can_take_the_session_from_a_field() {
+    check(
+        "queue q sessions from=property:customer \n send q x s=given \n send q a1 a2 prop=customer:a \n send q b1 s=a prop=customer:b
+        receive q max=9 \n accept q s=given \n restart \n facts q \n queue k sessions from=key \n queue c sessions from=correlation_id
+        send k x key=one \n send c x key=one corr=two \n accept k s=one \n accept c s=two \n queue bad from=key",
+        expect![[r#"
+            refused: queue `q` requires a session id on every message
+            a1 as a, b1 as b
+            holds given as c until 30000
+            ready 1 locked 2 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/3 held 1
+            holds one as d until 30000
+            holds two as e until 30000
+            refused: session_from: needs a queue with sessions"#]],
+    );
+}
+
+#[test]
+fn queues_of_one_topic_take_different_sessions_from_one_message() {
+    check(
+        "topic t kind=fanout \n queue k sessions from=key \n queue c sessions from=correlation_id \n queue given sessions \n queue plain
+        bind t k \n bind t c \n bind t given \n bind t plain \n send @t x key=one corr=two s=three \n send @t y key=one s=three \n restart
+        accept k s=one \n receive k hold=a max=9 \n accept c s=two \n receive c hold=d max=9 \n accept given s=three \n receive given hold=f max=9
+        receive plain max=9 \n receive c/$deadletterqueue \n topics",
+        expect![[r#"
+            4 copies
+            4 copies
+            holds one as a until 30000
+            x as b, y as c
+            holds two as d until 30000
+            x as e
+            holds three as f until 30000
+            x as g, y as h
+            x as i, y as j
+            y as k [Session ID is null.: the queue has sessions, and the message has no session id that it accepts, from c 1]
+            t: 4 queues, 4 rules, 0 scheduled, 0 waiting, 8 copies"#]],
+    );
+}
+
+#[test]
+fn dead_letters_take_the_session_of_their_new_queue() {
+    check(
+        "topic dlx kind=fanout \n queue work dead=topic:dlx \n queue k sessions from=key \n queue c sessions from=correlation_id \n queue plain
+        bind dlx k \n bind dlx c \n bind dlx plain \n send work x key=one corr=two \n receive work \n dead a \n restart
+        accept k s=one \n receive k hold=b \n accept c s=two \n receive c hold=d \n receive plain \n topics
+        complete c e f \n facts k \n facts c \n queue next sessions from=property:p \n untopic dlx \n topic dlx kind=fanout \n bind dlx next
+        send work y prop=p:own \n receive work \n dead g \n accept next s=own \n receive next hold=h",
+        expect![[r#"
+            x as a
+            holds one as b until 30000
+            x as c
+            holds two as d until 30000
+            x as e
+            x as f
+            dlx: 3 queues, 3 rules, 0 scheduled, 0 waiting, 3 copies
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/1 held 1
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/1 held 1
+            y as g
+            holds own as h until 30000
+            y as i"#]],
+    );
+}
+
+#[test]
+fn duplicates_are_found_in_the_session_that_the_queue_takes() {
+    check(
+        "topic t kind=fanout \n queue k sessions from=key dedup=60000 each \n bind t k \n send @t x key=one known=same \n send @t x key=one known=same
+        send @t x key=two known=same \n send k x key=two known=same \n send k x key=three known=same \n facts k",
+        expect![[r#"
+            0 copies
+            2 again
+            ready 3 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 3/3 held 0"#]],
+    );
+}

@@ -133,6 +133,7 @@ impl World {
                         ids.split(',').map(|id| SessionId::new(id).unwrap()).collect(),
                     );
                 }
+                spec.session_from = option("from").map(|from| from.parse().unwrap());
                 if flag("relaxed") {
                     spec.durability = Durability::Relaxed;
                 }
@@ -199,6 +200,7 @@ impl World {
                     message.more_keys = option("also").into_iter().map(Into::into).collect();
                     message.blind_keys = option("blind").into_iter().map(Into::into).collect();
                     message.subject = option("subject").map(Into::into);
+                    message.correlation_id = option("corr").map(Into::into);
                     if let Some((name, value)) = option("prop").and_then(|p| p.split_once(':')) {
                         message.properties.set(name, Value::String(value.into()));
                     }
