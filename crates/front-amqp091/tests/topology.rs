@@ -346,6 +346,6 @@ async fn refusals_have_the_texts_of_rabbitmq() {
     let stream = queue::Declare { durable: true, arguments: stream, ..declare("log") };
     assert_eq!(
         other.refusal(stream).await,
-        (540, "NOT_IMPLEMENTED - queue type 'stream' is not supported".into())
+        (406, "PRECONDITION_FAILED - invalid arg 'x-queue-type' for queue 'log' in vhost '/': unsupported queue type 'stream'".into())
     );
 }
