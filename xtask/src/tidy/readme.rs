@@ -41,6 +41,7 @@ const KNOWN: &[&str] = &[
     "python",
     "python3",
     "rabbitmqadmin",
+    "rabbitmqctl",
     "rm",
     "sudo",
     "systemctl",
