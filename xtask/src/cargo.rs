@@ -63,7 +63,7 @@ pub(crate) const RELEASE_WITH_BENCH: [&str; 8] = [
 ];
 
 /// Features that are off by default but are checked, too.
-pub(crate) const FEATURES: &str = "malote/sqlite,malote/postgres";
+pub(crate) const FEATURES: &str = "malote/sqlite,malote/postgres,malote-cli/sqlite";
 
 /// Runs a command of the simulation package. Builds the release binaries first, because some commands test them.
 pub(crate) fn sim(command: &str, args: &[&str]) -> Result<ExitStatus> {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use common::{Ana, Client, Open, World, short};
@@ -230,13 +230,9 @@ async fn guest_signs_in_from_this_machine_only() {
             let mut client = world.dial();
             let (ours, theirs) = tokio::io::duplex(1 << 20);
             client.stream = ours;
-            let peer = Peer {
-                address: address.parse().unwrap(),
-                port: 0,
-                local: ([127, 0, 0, 1], 0).into(),
-                tls: false,
-                known: Arc::default(),
-            };
+            let address: IpAddr = address.parse().unwrap();
+            let local = SocketAddr::new(address, 5672);
+            let peer = Peer { address, port: 1, local, tls: false, known: Arc::default() };
             let (front, stop) = (world.front.clone(), world.shutdown.clone());
             tokio::spawn(async move { serve_peer(theirs, front, stop, peer).await });
             client.start("guest", password, true).await;
