@@ -48,9 +48,6 @@ impl Front {
                 }
             }
         }
-        if !self.vhosts.lock().contains(DEFAULT_VHOST) {
-            self.create_vhost(DEFAULT_VHOST).await?;
-        }
         let metadata = self.metadata.current();
         for (name, _) in metadata.vhosts.iter().filter(|(_, facts)| facts.deleting) {
             self.finish_deletion(name).await?;
@@ -58,10 +55,12 @@ impl Front {
         Ok(())
     }
 
-    /// The virtual hosts, by name.
+    /// The virtual hosts, by name. The default one always exists; its exchanges are created when it is first used.
     pub fn vhost_names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.vhosts.lock().iter().cloned().collect();
+        names.push(DEFAULT_VHOST.to_owned());
         names.sort_unstable();
+        names.dedup();
         names
     }
 
