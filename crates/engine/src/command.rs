@@ -315,6 +315,8 @@ pub struct Attach {
     pub once_until: Option<Timestamp>,
     /// Consumers with a higher priority are served first, while they have credit.
     pub priority: i32,
+    /// Refused if the queue has consumers; while it is attached, no other consumer can attach.
+    pub exclusive: bool,
 }
 
 /// Receives deferred messages by their sequence numbers.

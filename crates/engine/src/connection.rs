@@ -61,6 +61,8 @@ pub struct Consume {
     pub free_standing: bool,
     /// Consumers with a higher priority are served first, while they have credit.
     pub priority: i32,
+    /// Refused if the queue has consumers; while it is attached, no other consumer can attach.
+    pub exclusive: bool,
 }
 
 impl Connection {
@@ -94,7 +96,8 @@ impl Connection {
         consume: Consume,
     ) -> (ConsumerId, impl Future<Output = Result<(), EngineError>>) {
         let consumer = self.engine.shared.mailbox.new_consumer_of(self.id, &consume.queue);
-        let Consume { queue, wants, credit, take, lock_ms, free_standing, priority } = consume;
+        let Consume { queue, wants, credit, take, lock_ms, free_standing, priority, exclusive } =
+            consume;
         let (connection, once_until) = (Some(self.id), None);
         let attach = Attach {
             consumer,
@@ -107,6 +110,7 @@ impl Connection {
             lock_ms,
             once_until,
             priority,
+            exclusive,
         };
         let attached = async move {
             self.engine.ask(Command::Attach(attach)).await.map(drop).inspect_err(|_| {

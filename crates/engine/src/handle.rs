@@ -420,6 +420,7 @@ impl Engine {
             lock_ms,
             once_until: Some(self.now().plus_ms(wait)),
             priority: 0,
+            exclusive: false,
         };
         loop {
             let attach = Attach { consumer: self.shared.mailbox.new_consumer(), ..attach.clone() };

@@ -130,6 +130,7 @@ async fn a_consumer_is_notified_of_credit_used_by_a_damaged_message() {
         lock_ms: None,
         free_standing: false,
         priority: 0,
+        exclusive: false,
     };
     let consumer = connection.attach(consume).await.unwrap();
     let mut got = Vec::new();

@@ -106,6 +106,7 @@ async fn pushed_messages_follow_credit_and_come_back_when_the_connection_is_lost
         lock_ms: None,
         free_standing: false,
         priority: 0,
+        exclusive: false,
     };
     connection.attach(consume).await.unwrap();
     let Some(Outbound::Deliver(_, got)) = outbox.next().await else { panic!("no delivery") };
@@ -282,6 +283,7 @@ async fn messages_that_no_consumer_saw_return_uncounted() {
             lock_ms: None,
             free_standing,
             priority: 0,
+            exclusive: false,
         };
         let consumer = connection.attach(consume).await.unwrap();
         connection.credit(consumer, 2, false).await.unwrap();
@@ -316,6 +318,7 @@ async fn a_cancelled_read_loses_nothing() {
         lock_ms: None,
         free_standing: true,
         priority: 0,
+        exclusive: false,
     };
     connection.attach(consume).await.unwrap();
     let all = (0..50).map(|n| (name("q"), message(&format!("m{n}"), None)));

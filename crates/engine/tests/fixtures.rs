@@ -122,6 +122,7 @@ impl Hand {
             lock_ms: Some(600_000),
             once_until: Some(Timestamp(self.now)),
             priority: 0,
+            exclusive: false,
         };
         let Reply::Delivered(grants) = self.ask(Command::Attach(attach)) else { panic!("no") };
         grants.into_iter().filter_map(|grant| grant.lease).collect()

@@ -128,6 +128,7 @@ async fn nothing_is_delivered_after_a_message_that_cannot_be_located() {
         lock_ms: Some(3_600_000),
         free_standing: false,
         priority: 0,
+        exclusive: false,
     };
     connection.attach(consume).await.unwrap();
     engine.send(vec![(name("q"), message(vec![1; 2000], None))]).await.unwrap();

@@ -99,6 +99,7 @@ async fn a_message_removed_on_delivery_stays_readable_in_an_older_segment() {
             lock_ms,
             free_standing,
             priority: 0,
+            exclusive: false,
         };
         connection.attach(consume).await.unwrap();
         while engine.describe(queue.clone()).await.unwrap().totals.delivered == 0 {

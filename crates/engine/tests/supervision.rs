@@ -92,8 +92,16 @@ impl Waiting {
         let connection = engine.connect();
         let wants = Wants::Any { per_session: 1 };
         let (queue, credit, take, lock_ms) = (name("empty"), 1, false, None);
-        let consume =
-            Consume { queue, wants, credit, take, lock_ms, free_standing: true, priority: 0 };
+        let consume = Consume {
+            queue,
+            wants,
+            credit,
+            take,
+            lock_ms,
+            free_standing: true,
+            priority: 0,
+            exclusive: false,
+        };
         connection.0.attach(consume).await.unwrap();
         let (asking, accepting) = (engine.clone(), engine.clone());
         let receive = async move { asking.receive(receive("empty", 20_000)).await };

@@ -71,7 +71,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use malote_engine::Engine;
-use malote_model::{Access, Principal, QueueName};
+use malote_model::{Access, Principal};
 use parking_lot::Mutex;
 
 pub use administration::AdministrationError;
@@ -104,8 +104,6 @@ pub struct Front {
     pub consumer_timeout: Option<Duration>,
     /// Requesters that wait for direct replies, by the name that they gave.
     pub(crate) replies: Mutex<HashMap<String, ReplyInbox>>,
-    /// Queues with an exclusive consumer, and the number of the connection that has it.
-    pub(crate) exclusive: Mutex<HashMap<QueueName, u64>>,
     /// Virtual hosts whose predeclared exchanges are known to exist.
     pub(crate) vhosts: Mutex<HashSet<String>>,
     pub(crate) connections: AtomicU64,
@@ -122,7 +120,6 @@ impl Front {
             metadata: Arc::new(MetadataStore::open(NoFile).expect("nothing is read")),
             consumer_timeout: Some(limits::CONSUMER_TIMEOUT),
             replies: Mutex::default(),
-            exclusive: Mutex::default(),
             vhosts: Mutex::default(),
             connections: AtomicU64::new(1),
             registry: registry::Registry::default(),

@@ -43,6 +43,9 @@ pub fn refused(host: &VirtualHost, refusal: &Refusal) -> Exception {
     match refusal {
         Refusal::QueueNotFound { queue } => no_queue(host, &host.shown(queue.as_str())),
         Refusal::TopicNotFound { topic } => no_exchange(host, &host.shown(topic.as_str())),
+        Refusal::ConsumerExclusive { queue, .. } => {
+            in_exclusive_use(host, &host.shown(queue.as_str()))
+        }
         Refusal::QueueExclusive { queue } => locked(host, &host.shown(queue.as_str())),
         Refusal::TopicInternal { topic } => {
             let topic = host.shown(topic.as_str());

@@ -44,6 +44,7 @@ codes! {
     QueueFull "queue_full" 409 "The queue is full" => "Receive from it, or raise the limit that `detail` names with PATCH /api/v1/queues/{name}.";
     QueueExclusive "queue_exclusive" 409 "The queue belongs to another connection" => "Use it over the connection that declared it, or declare another queue.";
     Disabled "disabled" 409 "The queue or topic is disabled for this operation" => "Change its `status` with PATCH /api/v1/queues/{name}, or wait until an operator does.";
+    ConsumerExclusive "consumer_exclusive" 409 "An exclusive consumer is the only consumer of its queue" => "Try again once the other consumers have ended.";
     HasSessions "has_sessions" 409 "The queue has sessions" => "Settle messages there with their leases.";
     TransactionOver "transaction_over" 409 "The transaction has ended" => "Begin another transaction; nothing of this one was applied.";
     TransactionExists "transaction_exists" 409 "The connection already has this transaction" => "Choose another number, or commit or roll back the transaction first.";
@@ -248,6 +249,7 @@ impl From<Refusal> for Problem {
             Refusal::QueueFull { .. } => Code::QueueFull,
             Refusal::QueueExclusive { .. } => Code::QueueExclusive,
             Refusal::Disabled { .. } => Code::Disabled,
+            Refusal::ConsumerExclusive { .. } => Code::ConsumerExclusive,
             Refusal::HasSessions { .. } => Code::HasSessions,
             Refusal::TransactionOver { .. } => Code::TransactionOver,
             Refusal::BatchTooLarge { .. } => Code::BatchTooLarge,

@@ -120,6 +120,7 @@ async fn open(connection: &Connection, queue: &QueueName) -> Result<ConsumerId, 
         lock_ms: None,
         free_standing: false,
         priority: 0,
+        exclusive: false,
     };
     connection.attach(consume).await
 }

@@ -89,7 +89,9 @@ pub fn refusal_error(refusal: &Refusal, lock: LockKind) -> AmqpError {
         Refusal::QueueFull { .. } | Refusal::DiskFull | Refusal::NoSegment { .. } => {
             condition::RESOURCE_LIMIT_EXCEEDED
         }
-        Refusal::QueueExclusive { .. } => condition::RESOURCE_LOCKED,
+        Refusal::QueueExclusive { .. } | Refusal::ConsumerExclusive { .. } => {
+            condition::RESOURCE_LOCKED
+        }
         Refusal::Disabled { .. } => ENTITY_DISABLED,
         Refusal::TransactionOver { .. } => "amqp:transaction:timeout",
         Refusal::BoundReached { .. } | Refusal::Busy => SERVER_BUSY,

@@ -129,6 +129,7 @@ impl From<Refusal> for SqsError {
             | Refusal::HoldRequired { .. }
             | Refusal::SessionHeld { .. }
             | Refusal::QueueExclusive { .. }
+            | Refusal::ConsumerExclusive { .. }
             | Refusal::Disabled { .. }
             | Refusal::HasSessions { .. }
             | Refusal::TransactionOver { .. }

@@ -127,6 +127,9 @@ pub enum Refusal {
     /// The queue belongs to another connection.
     #[error("queue `{queue}` is exclusive to the connection that declared it")]
     QueueExclusive { queue: QueueName },
+    /// An exclusive consumer is the only consumer of its queue.
+    #[error("queue `{queue}` {why}")]
+    ConsumerExclusive { queue: QueueName, why: &'static str },
     /// The transaction was not committed in time.
     #[error("the transaction timed out: it must be committed within {limit_ms} ms after it begins")]
     TransactionOver { limit_ms: u64 },

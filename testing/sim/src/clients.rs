@@ -57,6 +57,9 @@ const RELAYS: [&str; 2] = ["relay", "onward"];
 /// Few de-duplication keys, so that they collide often.
 const KEYS: u64 = 8;
 
+/// One of this number of attached consumers is exclusive.
+const EXCLUSIVE_EVERY: u64 = 16;
+
 fn name(name: &str) -> QueueName {
     QueueName::new(name).unwrap_or_else(|refusal| panic!("{refusal}"))
 }
@@ -218,6 +221,7 @@ impl Clients {
             lock_ms: None,
             once_until: None,
             priority: 0,
+            exclusive: false,
         };
         if rng.chance(60) {
             this.clients[0].consumers.push((consumer, queue));
@@ -257,6 +261,7 @@ impl Clients {
                 lock_ms: Some(20_000),
                 once_until: Some(until),
                 priority: 0,
+                exclusive: false,
             })
         };
         let (most, some) = (receive(20 + rng.below(40)), receive(1 + rng.below(9)));
@@ -384,6 +389,7 @@ impl Clients {
                     lock_ms,
                     once_until: Some(until),
                     priority: 0,
+                    exclusive: false,
                 })
             }
             40..46 => {
@@ -407,6 +413,8 @@ impl Clients {
                     lock_ms,
                     once_until: None,
                     priority: 0,
+                    // No choice of its own, so that the other choices of a seed stay the same.
+                    exclusive: consumer.0 % EXCLUSIVE_EVERY == 1,
                 })
             }
             46..50 => {

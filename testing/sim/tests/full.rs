@@ -96,6 +96,7 @@ impl Broker {
             lock_ms: Some(3_600_000),
             once_until: Some(Timestamp(self.now)),
             priority: 0,
+            exclusive: false,
         };
         let Ok(Reply::Delivered(grants)) = self.ask(Command::Attach(attach)) else {
             panic!("the receive failed")

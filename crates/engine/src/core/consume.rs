@@ -35,6 +35,8 @@ pub(super) struct Consumer {
     pub request: Option<u64>,
     pub timer: Option<TimerId>,
     pub priority: i32,
+    /// No other consumer may attach.
+    pub exclusive: bool,
     /// Whether the consumer is in the queue's list of waiting consumers.
     pub waiting: bool,
 }
@@ -75,7 +77,7 @@ impl LiveState {
 impl Turn<'_> {
     pub(super) fn attach(&mut self, request: u64, attach: Attach) -> Decided {
         let Attach { consumer, connection, free_standing, queue, wants, credit, .. } = attach;
-        let Attach { take, lock_ms, once_until, priority, .. } = attach;
+        let Attach { take, lock_ms, once_until, priority, exclusive, .. } = attach;
         check_lock(lock_ms)?;
         if credit > limits::CREDIT_MAX {
             return Err(Refusal::OutOfRange {
@@ -83,9 +85,13 @@ impl Turn<'_> {
                 rule: format!("at most {}", limits::CREDIT_MAX),
             });
         }
-        self.check_exclusive(&queue, connection)?;
+        self.check_consumer(&queue, connection)?;
         let (id, q) = self.core.queue(&queue)?;
         q.check_receives()?;
+        if exclusive && q.consumers > 0 {
+            let why = "has consumers: an exclusive consumer must be its only one";
+            return Err(Refusal::ConsumerExclusive { queue, why });
+        }
         let sessioned = q.sessions.is_some();
         let wants = match wants {
             Wants::Any { .. } if sessioned && take => return Err(Refusal::HoldRequired { queue }),
@@ -93,15 +99,11 @@ impl Turn<'_> {
                 ConsumerDemand::Messages { per_session: per_session.max(1) }
             }
             Wants::Held(_) if !sessioned => return Err(Refusal::NoSessions { queue }),
-            Wants::Held(token) => {
-                let session = self.held_session(id, token)?;
-                let q = self.core.queues.get_mut(&id);
-                if let Some(s) = q.and_then(|q| q.sessions.as_mut()?.at_mut(session)) {
-                    s.extras_mut().consumers.push(consumer);
-                }
-                self.core.live().dirty_sessions.push((id, session));
-                ConsumerDemand::Held(token)
-            }
+            Wants::Held(token) => ConsumerDemand::Held(token),
+        };
+        let session = match wants {
+            ConsumerDemand::Held(token) => Some(self.held_session(id, token)?),
+            ConsumerDemand::Messages { .. } | ConsumerDemand::Session => None,
         };
         self.add_consumer(
             consumer,
@@ -116,9 +118,17 @@ impl Turn<'_> {
                 request: once_until.map(|_| request),
                 timer: None,
                 priority,
+                exclusive,
                 waiting: false,
             },
         )?;
+        if let Some(session) = session {
+            let q = self.core.queues.get_mut(&id);
+            if let Some(s) = q.and_then(|q| q.sessions.as_mut()?.at_mut(session)) {
+                s.extras_mut().consumers.push(consumer);
+            }
+            self.core.live().dirty_sessions.push((id, session));
+        }
         let Some(until) = once_until else {
             self.add_waiting(consumer);
             return Ok(Some((Reply::Done, WaitFor::Settled)));
@@ -154,6 +164,7 @@ impl Turn<'_> {
     ) -> Result<(), Refusal> {
         let (queue, connection) = (consumer.queue, consumer.connection);
         let (stays, priority) = (consumer.request.is_none(), consumer.priority);
+        let exclusive = consumer.exclusive;
         let live = self.core.live();
         if live.consumers.len() >= limits::CONSUMERS_MAX {
             return Err(Refusal::BoundReached {
@@ -167,6 +178,7 @@ impl Turn<'_> {
         live.consumers.insert(id, consumer);
         if let Some(q) = self.core.queues.get_mut(&queue) {
             q.consumers += 1;
+            q.exclusive_consumer = exclusive;
             q.had_consumer |= stays;
             if stays && (q.spec.single_active || priority != 0 || !q.ranked.is_empty()) {
                 self.rank_consumer(queue, id, priority);
@@ -220,6 +232,8 @@ impl Turn<'_> {
         };
         if let Some(q) = self.core.queues.get_mut(&consumer.queue) {
             q.consumers = q.consumers.saturating_sub(1);
+            // While there was an exclusive consumer, it was the only one.
+            q.exclusive_consumer = false;
             // The next one may become the active consumer.
             if q.ranked.remove(&(Reverse(consumer.priority), id))
                 && q.spec.single_active

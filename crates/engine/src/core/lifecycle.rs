@@ -94,4 +94,19 @@ impl Turn<'_> {
         }
         Ok(())
     }
+
+    /// Returns a refusal if this connection cannot add a consumer to the queue.
+    pub(super) fn check_consumer(
+        &self,
+        name: &QueueName,
+        connection: Option<ConnectionId>,
+    ) -> Result<(), Refusal> {
+        self.check_exclusive(name, connection)?;
+        let (_, q) = self.core.queue(name)?;
+        if q.exclusive_consumer {
+            let why = "has an exclusive consumer: receive from it once that consumer has ended";
+            return Err(Refusal::ConsumerExclusive { queue: name.clone(), why });
+        }
+        Ok(())
+    }
 }

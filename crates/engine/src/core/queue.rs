@@ -80,6 +80,8 @@ pub(super) struct Queue {
     /// a consumer with a priority.
     pub ranked: BTreeSet<(Reverse<i32>, ConsumerId)>,
     pub consumers: u64,
+    /// Its only consumer is exclusive.
+    pub exclusive_consumer: bool,
     pub dirty: bool,
     /// When something expires next, and the timer for it.
     pub expiry: Option<(u64, TimerId)>,
@@ -239,6 +241,7 @@ impl Queue {
             waiting: WaitingConsumers::default(),
             ranked: BTreeSet::new(),
             consumers: 0,
+            exclusive_consumer: false,
             dirty: false,
             expiry: None,
             idle: None,

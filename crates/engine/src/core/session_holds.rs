@@ -13,7 +13,7 @@ impl Turn<'_> {
     pub(super) fn accept(&mut self, request: u64, accept: Accept) -> Decided {
         let Accept { consumer, connection, queue, session, lock_ms, until } = accept;
         check_lock(lock_ms)?;
-        self.check_exclusive(&queue, connection)?;
+        self.check_consumer(&queue, connection)?;
         let (id, q) = self.core.queue(&queue)?;
         let Some(sessions) = q.sessions.as_ref() else { return Err(Refusal::NoSessions { queue }) };
         q.check_receives()?;
@@ -41,6 +41,7 @@ impl Turn<'_> {
             request: Some(request),
             timer: None,
             priority: 0,
+            exclusive: false,
             waiting: false,
         };
         self.add_consumer(consumer, waiting)?;

@@ -108,9 +108,6 @@ impl Conn {
         match result {
             Ok(Done::Declared { own, .. }) => self.own_queues.extend(own),
             Ok(Done::Consuming { consumer, .. }) => {
-                if consumer.exclusive {
-                    self.front.exclusive.lock().remove(&consumer.queue);
-                }
                 self.detach(consumer.id);
             }
             Ok(Done::Got { message: Some(got), .. }) => self.release(got.0.lease),

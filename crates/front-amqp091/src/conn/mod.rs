@@ -394,7 +394,6 @@ impl Conn {
             }
         };
         let _ = timeout(limits::CLOSE_TIMEOUT, ended).await;
-        self.front.exclusive.lock().retain(|_, owner| *owner != self.number);
     }
 }
 

@@ -53,16 +53,13 @@ impl Conn {
         let limit = u32::from(self.channel(number).prefetch);
         let (front, engine, session) =
             (self.front.clone(), self.engine.clone(), self.session.clone());
-        let owner = self.number;
         let basic::Consume { no_wait, exclusive, no_ack, .. } = consume;
         // A copy: the table shares the buffer that it was read into.
         let arguments = consume.arguments.as_table().to_owned();
         self.start_request(number, basic::Consume::ID, async move {
             let failed = |error| failed(&session.host, &error);
             let facts = front.engine.describe(queue.clone()).await.map_err(failed)?;
-            // The consumer itself is not attached yet.
-            let used = exclusive && (facts.consumers > 0 || facts.spec.single_active);
-            if used || front.exclusive.lock().contains_key(&queue) {
+            if exclusive && facts.spec.single_active {
                 return Err(in_exclusive_use(&session.host, &shown));
             }
             if no_ack && facts.spec.sessions.required() {
@@ -80,11 +77,9 @@ impl Conn {
                 lock_ms: Some(limits::LOCK_MS),
                 free_standing: false,
                 priority,
+                exclusive,
             };
             let id = engine.attach(request).await.map_err(failed)?;
-            if exclusive {
-                front.exclusive.lock().insert(queue.clone(), owner);
-            }
             let reply = (!no_wait).then(|| basic::ConsumeOk { consumer_tag: tag.clone() }.into());
             let counts_deliveries = counts_deliveries(&facts.spec);
             let (outstanding, given) = (0, 0);
@@ -144,9 +139,6 @@ impl Conn {
             self.release(lease);
         }
         self.consumers.remove(&consumer.id);
-        if consumer.exclusive {
-            self.front.exclusive.lock().remove(&consumer.queue);
-        }
         Some((consumer.id, consumer.given))
     }
 

@@ -10,7 +10,7 @@ use crate::conn::channel::Unacked;
 use crate::conn::completion::Done;
 use crate::limits;
 use crate::message::{self, Outgoing};
-use crate::refusal::{failed, in_exclusive_use, precondition};
+use crate::refusal::{failed, precondition};
 use crate::wire::content::{OutgoingGetOk, put_content};
 use crate::wire::error::Exception;
 use crate::wire::method::{DecodeMethod as _, basic};
@@ -29,9 +29,6 @@ impl Conn {
             (self.front.clone(), self.engine.clone(), self.session.clone());
         self.start_request(number, basic::Get::ID, async move {
             let failed = |error| failed(&session.host, &error);
-            if front.exclusive.lock().contains_key(&queue) {
-                return Err(in_exclusive_use(&session.host, &shown));
-            }
             let receive = Receive {
                 queue: queue.clone(),
                 max: 1,

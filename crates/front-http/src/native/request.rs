@@ -116,6 +116,7 @@ async fn attach(conn: &NativeConnection, frame: AttachFrame) -> Result<(), Probl
         lock_ms: frame.lock_ms,
         free_standing: false,
         priority: 0,
+        exclusive: false,
     };
     let (engine_id, attached) = conn.connection.attaching(consume);
     conn.consumers.lock().attached(frame.consumer, engine_id, queue, frame.credit);

@@ -84,7 +84,14 @@ impl Model {
                 if self.is_anothers(&attach.queue, attach.connection.map(|c| c.0)) {
                     return Err(Refusal::QueueExclusive { queue: attach.queue.clone() });
                 }
+                self.check_alone(&attach.queue)?;
                 check_receives(q)?;
+                if attach.exclusive && self.is_consumed(&attach.queue) {
+                    return Err(Refusal::ConsumerExclusive {
+                        queue: attach.queue.clone(),
+                        why: "",
+                    });
+                }
                 match &attach.wants {
                     Wants::Any { .. } if q.sessioned() && attach.take => {
                         Err(Refusal::HoldRequired { queue: attach.queue.clone() })
@@ -138,6 +145,7 @@ impl Model {
                 if self.is_anothers(&accept.queue, accept.connection.map(|c| c.0)) {
                     return Err(Refusal::QueueExclusive { queue: accept.queue.clone() });
                 }
+                self.check_alone(&accept.queue)?;
                 if !q.sessioned() {
                     return Err(Refusal::NoSessions { queue: accept.queue.clone() });
                 }
@@ -271,6 +279,14 @@ impl Model {
             return Err(disabled());
         }
         check_session(name, &q.spec.sessions, q.session_for(&letter.message).as_ref())
+    }
+
+    /// Refuses a consumer beside an exclusive one.
+    fn check_alone(&self, name: &QueueName) -> Result<(), Refusal> {
+        match self.consumers.values().any(|c| c.queue == *name && c.exclusive) {
+            true => Err(Refusal::ConsumerExclusive { queue: name.clone(), why: "" }),
+            false => Ok(()),
+        }
     }
 
     fn is_anothers(&self, name: &QueueName, connection: Option<u64>) -> bool {

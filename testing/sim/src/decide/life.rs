@@ -63,7 +63,7 @@ impl Model {
         }
     }
 
-    fn is_consumed(&self, queue: &QueueName) -> bool {
+    pub(super) fn is_consumed(&self, queue: &QueueName) -> bool {
         self.consumers.values().any(|c| c.queue == *queue)
     }
 

@@ -63,6 +63,8 @@ pub struct Consumer {
     pub lock_ms: Option<u64>,
     /// A single request, with the time at which it must be answered.
     pub once: Option<(u64, u64)>,
+    /// No other consumer may attach.
+    pub exclusive: bool,
 }
 
 /// A change, and the end of its journal group.

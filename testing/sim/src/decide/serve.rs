@@ -19,6 +19,7 @@ impl Model {
             take: attach.take,
             lock_ms: attach.lock_ms,
             once,
+            exclusive: attach.exclusive,
         };
         self.add_consumer(attach.consumer, consumer);
     }
@@ -45,6 +46,7 @@ impl Model {
                     take: false,
                     lock_ms: accept.lock_ms,
                     once,
+                    exclusive: false,
                 };
                 self.add_consumer(accept.consumer, c);
             }

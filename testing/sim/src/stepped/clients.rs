@@ -297,6 +297,7 @@ async fn attach(engine: Engine, history: Shared) {
             lock_ms: None,
             free_standing: below(&history, 2) == 0,
             priority: 0,
+            exclusive: false,
         };
         match connection.attach(consume).await {
             Ok(consumer) => consumers.push((consumer, Hand::new(&history))),
@@ -347,6 +348,7 @@ async fn hold(engine: Engine, history: Shared) {
         lock_ms: None,
         free_standing: false,
         priority: 0,
+        exclusive: false,
     };
     let Ok(consumer) = connection.attach(consume).await else { return };
     for _ in 0..1 + below(&history, 6) {

@@ -91,6 +91,7 @@ impl World {
                 lock_ms: None,
                 once_until: Some(Timestamp(self.now)),
                 priority: 0,
+                exclusive: false,
             };
             self.turn_at_once(vec![(1, Ask::Attach(attach))]);
             self.flush();

@@ -99,6 +99,34 @@ fn an_idle_queue_is_deleted() {
 }
 
 #[test]
+fn an_exclusive_consumer_is_the_only_one() {
+    check(
+        "queue q \n attach a q conn=1 exclusive credit=0 \n attach b q conn=2 \n attach c q conn=1 exclusive
+        receive q \n receive q wait=100 \n send q x \n credit a 1 \n disconnect conn=1 clean
+        attach d q conn=2 credit=0 \n attach e q conn=1 exclusive \n detach d \n attach e q conn=1 exclusive",
+        expect![[r#"
+            refused: queue `q` has an exclusive consumer: receive from it once that consumer has ended
+            refused: queue `q` has an exclusive consumer: receive from it once that consumer has ended
+            refused: queue `q` has an exclusive consumer: receive from it once that consumer has ended
+            refused: queue `q` has an exclusive consumer: receive from it once that consumer has ended
+            0
+            to a: x as a
+            refused: queue `q` has consumers: an exclusive consumer must be its only one
+            to e: x as b (receives 2, failed 0)"#]],
+    );
+}
+
+#[test]
+fn an_exclusive_consumer_keeps_session_receivers_away() {
+    check(
+        "queue q sessions \n attach a q exclusive credit=0 \n accept q s \n detach a \n accept q s",
+        expect![[r#"
+            refused: queue `q` has an exclusive consumer: receive from it once that consumer has ended
+            no session"#]],
+    );
+}
+
+#[test]
 fn an_exclusive_queue_belongs_to_its_connection() {
     check(
         "queue q exclusive \n queue q exclusive conn=1 \n send q x \n receive q \n attach c q conn=2 \n attach c q conn=1

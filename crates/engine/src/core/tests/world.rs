@@ -326,6 +326,7 @@ impl World {
                 lock_ms: number("lock"),
                 once_until: Some(Timestamp(self.now + number("wait").unwrap_or(0))),
                 priority: 0,
+                exclusive: false,
             }),
             "attach" => {
                 let consumer = ConsumerId(self.requests);
@@ -344,6 +345,7 @@ impl World {
                     lock_ms: None,
                     once_until: None,
                     priority: number("priority").unwrap_or(0) as i32,
+                    exclusive: flag("exclusive"),
                 })
             }
             "credit" => {

@@ -217,6 +217,7 @@ pub(super) async fn receiver(
         lock_ms: None,
         free_standing: session.is_none() && !request.release_on_detach,
         priority: 0,
+        exclusive: false,
     };
     let lock = if session.is_some() { LockKind::Session } else { LockKind::Message };
     let attached = engine.attach(consume).await;
