@@ -10,6 +10,8 @@ pub const FRAME_BYTES_MIN: u32 = 4_096;
 pub const FRAME_BYTES_TOLERANCE: u32 = 8;
 /// Tables and arrays inside each other. The deepest table of RabbitMQ itself, `x-death`, has three levels.
 pub const TABLE_DEPTH_MAX: usize = 32;
+/// The bytes of the names of headers that were left out because they do not fit into a frame.
+pub const OMITTED_NAMES_BYTES_MAX: usize = 512;
 /// The room that a body of several frames gets before its bytes arrive.
 pub const BODY_RESERVE_BYTES_MAX: usize = 256 << 10;
 /// The bytes of a frame that an error text shows.

@@ -9,6 +9,7 @@ use super::arguments::{Argument as _, ArgumentWriter};
 use super::error::{Exception, ReplyCode};
 use super::frame::{FRAME_OVERHEAD_BYTES, Frame, FrameKind, put_frame};
 use super::method::{DecodeMethod as _, EncodeMethod, Method, MethodId, basic};
+use super::oversize::fitting;
 use super::properties::{ContentHeader, Properties};
 use crate::limits::{BODY_RESERVE_BYTES_MAX, FRAME_BYTES_MIN};
 
@@ -238,6 +239,7 @@ pub fn put_content(
     properties: &Properties,
     body: &[u8],
 ) {
+    let properties = &*fitting(properties, frame_max);
     let part_bytes = frame_max.max(FRAME_BYTES_MIN) as usize - FRAME_OVERHEAD_BYTES;
     let frames = body.len().div_ceil(part_bytes);
     let header_bytes = properties.as_bytes().len() + 64;

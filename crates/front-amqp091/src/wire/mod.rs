@@ -5,6 +5,7 @@
 //! - [`method`]: every method as a struct, and [`Method`](method::Method) for all of them;
 //! - [`table`]: field tables, checked once and then read in place;
 //! - [`properties`]: content headers and properties, kept as they came;
+//! - [`oversize`]: headers that do not fit into a frame;
 //! - [`content`]: methods with a header and a body, in several frames;
 //! - [`death`]: the headers that record why a message was dead-lettered;
 //! - [`error`]: reply codes, their scope and their text.
@@ -18,6 +19,7 @@ pub mod death;
 pub mod error;
 pub mod frame;
 pub mod method;
+pub mod oversize;
 pub mod properties;
 pub mod table;
 pub mod text;

@@ -110,6 +110,13 @@ impl<'a> TableRef<'a> {
     }
 }
 
+impl Field<'_> {
+    /// The bytes of name and value together.
+    pub fn encoded_bytes(&self) -> usize {
+        self.encoded.len()
+    }
+}
+
 /// The fields of a table in their order.
 #[derive(Debug, Clone)]
 pub struct Fields<'a>(&'a [u8]);

@@ -144,6 +144,13 @@ fn put_long(out: &mut BytesMut, tag: u8, octets: &[u8]) {
 #[derive(Clone, Copy, Default, PartialEq)]
 pub struct FieldValues<'a>(pub(super) &'a [u8]);
 
+impl<'a> FieldValues<'a> {
+    /// The encoded values.
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+}
+
 impl<'a> Iterator for FieldValues<'a> {
     type Item = FieldValue<'a>;
 
