@@ -1,7 +1,13 @@
 //! Changes of virtual hosts, policies and parameters: checked, stored, recorded.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
 use malote_engine::EngineError;
+use malote_model::{AuditAction, AuditEntry, AuditProtocol, CallerKind};
 use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
 
 use crate::Front;
 use crate::metadata::{MetadataError, VhostFacts};
@@ -18,6 +24,12 @@ pub(crate) const OPERATOR_POLICY: &str = "operator_policy";
 /// Passes over a virtual host that is deleted. Its connections are closed, but may still declare something.
 const DELETE_PASSES_MAX: usize = 16;
 
+/// Queues that are deleted at the same time.
+const DELETE_TOGETHER_MAX: usize = 64;
+
+/// The pause after a deletion that failed.
+const RETRY: Duration = Duration::from_secs(5);
+
 /// Why something could not be administered.
 #[derive(Debug, thiserror::Error)]
 pub enum AdministrationError {
@@ -33,8 +45,14 @@ fn invalid(why: impl Into<String>) -> AdministrationError {
     MetadataError::Invalid(why.into()).into()
 }
 
+/// The caller of changes that the server makes itself, for the audit log.
+pub fn by_server() -> AuditEntry {
+    let entry = AuditEntry::new(AuditProtocol::Server, AuditAction::Update);
+    entry.claimed(CallerKind::Server.as_str(), CallerKind::Server)
+}
+
 impl Front {
-    /// Finds the virtual hosts that exist, and continues the deletion of those that were being deleted.
+    /// Finds the virtual hosts that exist.
     pub async fn load_vhosts(&self) -> Result<(), AdministrationError> {
         let mut after = None;
         loop {
@@ -48,6 +66,33 @@ impl Front {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Continues deletions of virtual hosts that were interrupted or failed, until `stop`: at start, after every change,
+    /// and after a pause.
+    pub async fn keep_vhosts_deleted(self: Arc<Self>, stop: CancellationToken) {
+        let mut changes = self.metadata.subscribe();
+        loop {
+            changes.borrow_and_update();
+            let again = async {
+                match self.finish_deletions().await {
+                    Ok(()) => drop(changes.changed().await),
+                    Err(error) => {
+                        tracing::warn!(%error, front = "rabbitmq", "a virtual host could not be deleted; trying again");
+                        tokio::time::sleep(RETRY).await;
+                    }
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = again => {}
+            }
+        }
+    }
+
+    /// Deletes what is left of virtual hosts that are being deleted.
+    pub async fn finish_deletions(&self) -> Result<(), AdministrationError> {
         let metadata = self.metadata.current();
         for (name, _) in metadata.vhosts.iter().filter(|(_, facts)| facts.deleting) {
             self.finish_deletion(name).await?;
@@ -98,32 +143,59 @@ impl Front {
         Ok(is_new)
     }
 
-    /// Deletes a virtual host with its queues, exchanges, policies, parameters and permissions. Returns whether it existed.
-    pub async fn delete_vhost(&self, name: &str) -> Result<bool, AdministrationError> {
+    /// Deletes a virtual host with its queues, exchanges, policies, parameters and permissions. Returns whether it
+    /// existed. Once the deletion is stored and `entry` is recorded, it continues even if the caller stops waiting. After
+    /// an error, it can be asked for again.
+    pub async fn delete_vhost(
+        self: &Arc<Self>,
+        name: &str,
+        entry: AuditEntry,
+    ) -> Result<bool, AdministrationError> {
+        let (front, name) = (self.clone(), name.to_owned());
+        let deleting = tokio::spawn(async move { front.delete_whole_vhost(&name, entry).await });
+        deleting.await.unwrap_or_else(|_| Err(invalid("the deletion was interrupted")))
+    }
+
+    async fn delete_whole_vhost(
+        &self,
+        name: &str,
+        entry: AuditEntry,
+    ) -> Result<bool, AdministrationError> {
         if name == DEFAULT_VHOST {
             return Err(invalid(
                 "the virtual host '/' cannot be deleted: it contains the queues of all protocols",
             ));
+        }
+        if self.is_deleting(name) {
+            self.finish_deletion(name).await?;
+            return Ok(true);
         }
         if !self.has_vhost(name).await? {
             return Ok(false);
         }
         let (key, facts) = (name.to_owned(), self.vhost_facts(name));
         let deleting = VhostFacts { deleting: true, ..facts };
-        // Connections learn of it and close.
         self.metadata.change(move |metadata| metadata.put_vhost(&key, deleting)).await?;
+        self.access.audit().record(entry);
+        // Connections learn of it and close.
         self.vhosts.lock().remove(name);
         self.finish_deletion(name).await?;
         Ok(true)
     }
 
     async fn finish_deletion(&self, name: &str) -> Result<(), AdministrationError> {
+        // One at a time: the virtual host may be created again as soon as the first has finished.
+        let _turn = self.deletions.lock().await;
+        if !self.is_deleting(name) {
+            return Ok(());
+        }
+        self.vhosts.lock().remove(name);
         let forget = UserChange::ForgetVhost { vhost: name.to_owned() };
         if self.users.list().iter().any(|user| {
             user.permissions.iter().any(|one| one.vhost == name)
                 || user.topic_permissions.iter().any(|one| one.vhost == name)
         }) {
-            self.users.change(vec![forget]).await?;
+            self.users.change(vec![forget], by_server()).await?;
         }
         let mut is_empty = false;
         for _ in 0..DELETE_PASSES_MAX {
@@ -151,9 +223,12 @@ impl Front {
             let page = self.engine.list_page(after).await?;
             let Some(last) = page.last() else { break };
             after = Some(last.name.clone());
-            for facts in page.iter().filter(|facts| host.owns(facts.name.as_str())) {
-                is_empty = false;
-                gone(self.engine.delete(facts.name.clone()).await)?;
+            let own: Vec<_> = page.iter().filter(|facts| host.owns(facts.name.as_str())).collect();
+            is_empty &= own.is_empty();
+            // Together, so that they share the syncs of the disk.
+            for some in own.chunks(DELETE_TOGETHER_MAX) {
+                let deleted = some.iter().map(|facts| self.engine.delete(facts.name.clone()));
+                join_all(deleted).await.into_iter().try_for_each(gone)?;
             }
         }
         let mut after = None;

@@ -74,7 +74,7 @@ use malote_engine::Engine;
 use malote_model::{Access, Principal};
 use parking_lot::Mutex;
 
-pub use administration::AdministrationError;
+pub use administration::{AdministrationError, by_server};
 #[doc(hidden)]
 pub use conn::handshake::credentials;
 pub use listen::{serve_connection, serve_peer};
@@ -106,6 +106,8 @@ pub struct Front {
     pub(crate) replies: Mutex<HashMap<String, ReplyInbox>>,
     /// Virtual hosts whose predeclared exchanges are known to exist.
     pub(crate) vhosts: Mutex<HashSet<String>>,
+    /// The deletion of a virtual host that is in progress.
+    pub(crate) deletions: tokio::sync::Mutex<()>,
     pub(crate) connections: AtomicU64,
     pub(crate) registry: registry::Registry,
 }
@@ -121,9 +123,15 @@ impl Front {
             consumer_timeout: Some(limits::CONSUMER_TIMEOUT),
             replies: Mutex::default(),
             vhosts: Mutex::default(),
+            deletions: tokio::sync::Mutex::default(),
             connections: AtomicU64::new(1),
             registry: registry::Registry::default(),
         }
+    }
+
+    /// Whether the caller's messages may have the `user-id` of another user.
+    pub(crate) fn impersonates(&self, who: &Principal) -> bool {
+        self.users.tags(who).iter().any(|tag| tag == users::IMPERSONATOR)
     }
 
     /// Verifies a password. A server without credentials has only the user `guest`. As in RabbitMQ, `guest` may sign in

@@ -14,6 +14,8 @@ pub const TABLE_DEPTH_MAX: usize = 32;
 pub const OMITTED_NAMES_BYTES_MAX: usize = 512;
 /// The room that a body of several frames gets before its bytes arrive.
 pub const BODY_RESERVE_BYTES_MAX: usize = 256 << 10;
+/// A kept publication with a smaller body is copied, so that it does not keep the whole buffer of a read.
+pub const DETACHED_BYTES_MAX: usize = 16 << 10;
 /// The bytes of a frame that an error text shows.
 pub const SNIPPET_BYTES_MAX: usize = 16;
 
@@ -60,6 +62,8 @@ pub const HELD_BACK_BYTES_MAX: usize = 8 << 20;
 pub const COPIES_BYTES_MAX: usize = SENDING_BYTES_MAX;
 /// Consumers of one connection, over all its channels.
 pub const CONSUMERS_MAX: usize = 16_384;
+/// Bytes of the arguments of one of them.
+pub const CONSUMER_ARGUMENTS_BYTES_MAX: usize = 4 << 10;
 /// How long a message may be unacknowledged before its channel is closed, as in RabbitMQ.
 pub const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// How often unacknowledged messages are checked for it.

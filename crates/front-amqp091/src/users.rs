@@ -14,7 +14,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use malote_model::{Action, Principal};
+use malote_model::{Action, AuditEntry, Principal};
 use serde::{Deserialize, Serialize};
 
 use crate::name_expression::NameExpression;
@@ -170,8 +170,9 @@ pub trait Users: Send + Sync {
     ) -> bool;
     /// All users, by name.
     fn list(&self) -> Vec<UserEntry>;
-    /// Makes all changes or none, and stores them before it returns.
-    fn change(&self, changes: Vec<UserChange>) -> Changing<'_>;
+    /// Makes all changes or none, and stores them before it returns. Each change is recorded in the audit log as an entry
+    /// of the caller of `by`, whose action and object are ignored.
+    fn change(&self, changes: Vec<UserChange>, by: AuditEntry) -> Changing<'_>;
 }
 
 /// A broker without users: everyone may do everything. For tests, and for an engine embedded in a program.
@@ -199,7 +200,7 @@ impl Users for NoUsers {
         Vec::new()
     }
 
-    fn change(&self, _: Vec<UserChange>) -> Changing<'_> {
+    fn change(&self, _: Vec<UserChange>, _: AuditEntry) -> Changing<'_> {
         let error = UserError::Failed("this broker keeps no users".to_owned());
         Box::pin(async { Err(error) })
     }

@@ -173,3 +173,24 @@ async fn messages_held_back_by_a_shared_limit_are_bounded() {
         client.ack(received.deliver().delivery_tag, false).await;
     }
 }
+
+#[tokio::test]
+async fn the_arguments_of_a_consumer_are_bounded() {
+    let world = World::new();
+    let mut client = world.channel().await;
+    client.declare("q", FieldTable::default()).await;
+    let of = |bytes: usize| {
+        let text = "x".repeat(bytes);
+        FieldTable::builder().with("x", text.as_str()).build()
+    };
+    let most = limits::CONSUMER_ARGUMENTS_BYTES_MAX;
+    let overhead = of(0).as_bytes().len();
+    for (bytes, accepted) in [(most - overhead, true), (most - overhead + 1, false)] {
+        let consume =
+            basic::Consume { queue: short("q"), arguments: of(bytes), ..Default::default() };
+        match accepted {
+            true => assert!(matches!(client.call(consume).await, Method::BasicConsumeOk(_))),
+            false => assert_eq!(client.refusal(consume).await.0, 406),
+        }
+    }
+}

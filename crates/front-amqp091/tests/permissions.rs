@@ -14,7 +14,7 @@ use malote_front_amqp091::wire::properties::BasicProperties;
 use malote_front_amqp091::wire::table::FieldTable;
 use malote_front_amqp091::{Front, Keys, Peer, serve_peer};
 use malote_model::access::AllowAll;
-use malote_model::{Access, Action, Denied, Principal, Resource};
+use malote_model::{Access, Action, AuditEntry, Denied, Principal, Resource};
 
 /// Ana may, in `/`: configure `c…`, write `c…` and `w…`, read `c…` and `r…`.
 struct Rights {
@@ -52,7 +52,7 @@ impl Users for Rights {
     fn list(&self) -> Vec<UserEntry> {
         Vec::new()
     }
-    fn change(&self, _: Vec<UserChange>) -> Changing<'_> {
+    fn change(&self, _: Vec<UserChange>, _: AuditEntry) -> Changing<'_> {
         Box::pin(async { Ok(()) })
     }
 }

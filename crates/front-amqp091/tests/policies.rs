@@ -9,7 +9,7 @@ use malote_front_amqp091::names::VirtualHost;
 use malote_front_amqp091::policy::PolicyKind;
 use malote_front_amqp091::wire::method::{Method, connection, exchange, queue};
 use malote_front_amqp091::wire::table::FieldTable;
-use malote_front_amqp091::{AdministrationError, limits};
+use malote_front_amqp091::{AdministrationError, by_server, limits};
 use malote_model::{DeadLetterTarget, Overflow, QueueSpec, TopicName};
 use serde_json::{Value, json};
 
@@ -208,9 +208,9 @@ async fn a_deleted_virtual_host_takes_its_queues_and_connections_with_it() {
     let mut client = world.channel().await;
     client.declare("stays", FieldTable::default()).await;
     assert_eq!(world.front.vhost_names(), ["/", "dev"]);
-    assert!(world.front.delete_vhost("dev").await.unwrap());
+    assert!(world.front.delete_vhost("dev", by_server()).await.unwrap());
     assert_eq!(dev.closed().await, (320, "CONNECTION_FORCED - vhost 'dev' is deleted".into()));
-    assert!(!world.front.delete_vhost("dev").await.unwrap());
+    assert!(!world.front.delete_vhost("dev", by_server()).await.unwrap());
     assert_eq!(world.front.vhost_names(), ["/"]);
     let left = world.engine.list().await.unwrap();
     assert_eq!(left.len(), 1, "{left:?}");
@@ -228,5 +228,62 @@ async fn a_deleted_virtual_host_takes_its_queues_and_connections_with_it() {
     again.send(0, connection::Open { virtual_host: short("dev"), ..Default::default() }).await;
     let Method::ConnectionClose(close) = again.method().await else { panic!("accepted") };
     assert_eq!(close.reply_code, 530);
-    world.front.delete_vhost("/").await.unwrap_err();
+    world.front.delete_vhost("/", by_server()).await.unwrap_err();
+}
+
+/// Queues in the virtual host `dev`, which is then being deleted.
+async fn dev_with_queues(world: &World) {
+    world.front.put_vhost("dev", VhostFacts::default()).await.unwrap();
+    let host = VirtualHost::new("dev");
+    for number in 0..100 {
+        let queue = host.queue(&format!("q{number}")).unwrap();
+        world.engine.declare(queue, QueueSpec::default()).await.unwrap();
+    }
+}
+
+/// Waits until nothing of the virtual host `dev` is left.
+async fn until_dev_is_gone(world: &World) {
+    let mut changes = world.front.metadata.subscribe();
+    let gone = async {
+        while world.front.metadata.current().vhosts.contains_key("dev") {
+            changes.changed().await.unwrap();
+        }
+    };
+    tokio::time::timeout(common::PATIENCE, gone).await.expect("the deletion continues");
+    assert_eq!(world.engine.list().await.unwrap().len(), 0);
+    assert!(world.front.put_vhost("dev", VhostFacts::default()).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_virtual_host_is_deleted_even_if_the_caller_leaves() {
+    let world = World::new();
+    dev_with_queues(&world).await;
+    let mut changes = world.front.metadata.subscribe();
+    changes.mark_unchanged();
+    tokio::select! {
+        biased;
+        _ = world.front.delete_vhost("dev", by_server()) => panic!("faster than its first step"),
+        // The deletion is stored; the caller disconnects.
+        changed = changes.changed() => changed.unwrap(),
+    }
+    until_dev_is_gone(&world).await;
+}
+
+#[tokio::test]
+async fn an_interrupted_deletion_continues_after_a_start_or_when_it_is_asked_for_again() {
+    for asks in [true, false] {
+        let world = World::new();
+        dev_with_queues(&world).await;
+        let deleting = VhostFacts { deleting: true, ..VhostFacts::default() };
+        let stored = world.front.metadata.change(move |data| data.put_vhost("dev", deleting));
+        stored.await.unwrap();
+        let stop = tokio_util::sync::CancellationToken::new();
+        if asks {
+            assert!(world.front.delete_vhost("dev", by_server()).await.unwrap());
+        } else {
+            tokio::spawn(world.front.clone().keep_vhosts_deleted(stop.clone()));
+        }
+        until_dev_is_gone(&world).await;
+        stop.cancel();
+    }
 }

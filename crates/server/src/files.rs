@@ -17,13 +17,18 @@ const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Reads a small file.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let size = fs::metadata(path)?.len();
-    if size > FILE_BYTES_MAX {
-        return Err(io::Error::other(format!(
-            "the file has {size} bytes; the limit is {FILE_BYTES_MAX}"
-        )));
-    }
+    check_size(fs::metadata(path)?.len())?;
     fs::read(path)
+}
+
+/// Refuses a file that is too large to be read.
+pub(crate) fn check_size(bytes: u64) -> io::Result<()> {
+    match bytes > FILE_BYTES_MAX {
+        true => Err(io::Error::other(format!(
+            "the file has {bytes} bytes; the limit is {FILE_BYTES_MAX}"
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// Reads a small text file.

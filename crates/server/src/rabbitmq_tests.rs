@@ -11,7 +11,10 @@ use malote_engine::{Engine, History, Running, Settings};
 use malote_front_amqp091::metadata::MetadataStore;
 use malote_front_amqp091::{Front, ManagementApi};
 use malote_model::access::Access;
-use malote_model::{Action, QueueName, WebGuard};
+use malote_model::audit::AuditQuery;
+use malote_model::{
+    Action, Audit as _, AuditAction, AuditEntry, AuditProtocol, QueueName, WebGuard,
+};
 use serde_json::{Value, json};
 
 use crate::audit::AuditLog;
@@ -24,6 +27,7 @@ use crate::rabbitmq_users::RabbitmqUsers;
 const DEFINITIONS: &str = include_str!("../tests/data/rabbitmq-3.10.8.json");
 
 struct Broker {
+    audit: Arc<AuditLog>,
     front: Arc<Front>,
     store: Arc<Store>,
     api: ManagementApi,
@@ -37,8 +41,9 @@ impl Broker {
         let store = Arc::new(Store::open(dir.path().join(CREDENTIALS_FILE)).unwrap());
         let clock = engine.clone();
         let audit = Arc::new(AuditLog::open(dir.path(), move || clock.now()).unwrap());
-        let access = Arc::new(Permissions { store: store.clone(), audit });
-        let users = Arc::new(RabbitmqUsers(store.clone()));
+        let access: Arc<dyn Access> =
+            Arc::new(Permissions { store: store.clone(), audit: audit.clone() });
+        let users = Arc::new(RabbitmqUsers { store: store.clone(), access: access.clone() });
         let mut front = Front::new(engine, access, users.clone());
         front.users = users;
         let file = RabbitmqFile(dir.path().join(RABBITMQ_FILE));
@@ -47,7 +52,7 @@ impl Broker {
         let front = Arc::new(front);
         let history = Arc::<History>::default();
         let api = ManagementApi::new(front.clone(), history, WebGuard::default());
-        Broker { front, store, api, running, dir }
+        Broker { audit, front, store, api, running, dir }
     }
 
     /// A broker with the administrator `guest`.
@@ -68,8 +73,8 @@ impl Broker {
     }
 
     async fn restarted(self) -> Broker {
-        let Broker { front, store, api, running, dir } = self;
-        drop((front, store, api));
+        let Broker { audit, front, store, api, running, dir } = self;
+        drop((audit, front, store, api));
         running.stop().await;
         Broker::at(dir).await
     }
@@ -420,4 +425,53 @@ fn a_damaged_file_of_policies_stops_the_start() {
         crate::files::write_private(&path, text.as_bytes()).unwrap();
         assert!(MetadataStore::open(RabbitmqFile(path.clone())).is_err(), "{text}");
     }
+}
+
+#[tokio::test]
+async fn changes_of_users_are_recorded_with_their_caller() {
+    let broker = Broker::new().await;
+    let all = json!({ "configure": ".*", "write": ".*", "read": ".*" });
+    let definitions = json!({
+        "users": [{ "name": "bob", "password": "x", "tags": "" }],
+        "permissions": [{ "user": "bob", "vhost": "dev", "configure": "", "write": "", "read": "a" }],
+    });
+    for (method, path, body) in [
+        ("PUT", "/users/ana", json!({ "password": "x", "tags": "" })),
+        ("PUT", "/vhosts/dev", json!({})),
+        ("PUT", "/permissions/dev/ana", all),
+        ("DELETE", "/permissions/dev/ana", Value::Null),
+        ("POST", "/definitions", definitions),
+        ("DELETE", "/vhosts/dev", Value::Null),
+        ("DELETE", "/users/ana", Value::Null),
+    ] {
+        let (status, answer) = broker.call("guest:guest", method, path, body).await;
+        assert!((200..300).contains(&status), "{method} {path}: {status} {answer}");
+    }
+    let Broker { audit, front, store, api, running, dir: _dir } = broker;
+    drop((front, store, api));
+    audit.close();
+    let records = audit.read(&AuditQuery { max: 1000, ..AuditQuery::default() });
+    let mut seen = Vec::new();
+    for record in records.records {
+        let AuditEntry { caller, peer, protocol, action, object, .. } = record.entry;
+        let by = (caller.name, protocol, peer.map(|peer| peer.is_loopback()));
+        seen.push((action, object, by));
+    }
+    let guest = ("guest".to_owned(), AuditProtocol::RabbitmqManagement, Some(true));
+    for (action, object) in [
+        (AuditAction::UserAdd, "ana"),
+        (AuditAction::Grant, "ana"),
+        (AuditAction::Revoke, "ana"),
+        (AuditAction::UserRemove, "ana"),
+        (AuditAction::UserAdd, "bob"),
+        (AuditAction::Grant, "bob"),
+        (AuditAction::Delete, "vhost dev"),
+    ] {
+        let expected = (action, object.to_owned(), guest.clone());
+        assert!(seen.contains(&expected), "{expected:?} {seen:?}");
+    }
+    // Permissions that end with their virtual host.
+    let server = ("server".to_owned(), AuditProtocol::Server, None);
+    assert!(seen.contains(&(AuditAction::Revoke, "bob".to_owned(), server)), "{seen:?}");
+    running.stop().await;
 }

@@ -258,7 +258,11 @@ pub async fn serve(
     });
     shutdown.spawn({
         let stop = shutdown.token().draining_token();
-        rabbit.keep_policies_applied(stop)
+        let (policies, vhosts) = (rabbit.clone(), rabbit);
+        async move {
+            let deleted = vhosts.keep_vhosts_deleted(stop.clone());
+            tokio::join!(policies.keep_policies_applied(stop), deleted).0
+        }
     });
     shutdown.spawn({
         let mut parts: Vec<Arc<dyn Reload>> = vec![store];
@@ -311,7 +315,7 @@ async fn open_rabbitmq(
     access: &Arc<dyn Access>,
     store: &Arc<Store>,
 ) -> Result<Arc<rabbitmq::Front>, ServeError> {
-    let users = Arc::new(RabbitmqUsers(store.clone()));
+    let users = Arc::new(RabbitmqUsers { store: store.clone(), access: access.clone() });
     let mut rabbit = rabbitmq::Front::new(engine.clone(), access.clone(), users.clone());
     rabbit.users = users;
     rabbit.consumer_timeout = settings.rabbitmq.consumer_timeout;
@@ -320,6 +324,11 @@ async fn open_rabbitmq(
     let opened = opened.await.expect("reading a file does not panic");
     rabbit.metadata = Arc::new(opened.map_err(ServeError::RabbitmqMetadata)?);
     rabbit.load_vhosts().await?;
+    let wanted = &settings.rabbitmq;
+    if !wanted.vhosts.is_empty() || wanted.definitions.is_some() {
+        // What is to be created now must not be deleted later.
+        rabbit.finish_deletions().await?;
+    }
     for vhost in &settings.rabbitmq.vhosts {
         if let Err(error) = rabbit.create_vhost(vhost).await {
             return Err(ServeError::VirtualHost { name: vhost.clone(), error });
@@ -329,7 +338,8 @@ async fn open_rabbitmq(
         let wrong = |why: String| ServeError::Definitions { path: path.display().to_string(), why };
         let text = crate::files::read_text(path).map_err(|error| wrong(error.to_string()))?;
         let definitions = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        let imported = rabbit.import_definitions(definitions, None).await;
+        let by = rabbitmq::by_server();
+        let imported = rabbit.import_definitions(definitions, None, &by).await;
         imported.map_err(|error| wrong(error.to_string()))?;
     }
     Ok(Arc::new(rabbit))

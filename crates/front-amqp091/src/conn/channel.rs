@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::confirms::Confirms;
 use crate::limits;
-use crate::ops::publish::Outgoing;
+use crate::ops::publish::{Outgoing, SendPermission};
 use crate::wire::content::{Assembled, ContentAssembler};
 use crate::wire::table::FieldTable;
 use crate::wire::text::ShortString;
@@ -21,7 +21,8 @@ pub(crate) struct Channel {
     pub closing: bool,
     /// A request is in progress. Later ones wait, so that replies keep their order.
     pub busy: bool,
-    pub waiting: VecDeque<Assembled>,
+    /// With the memory that each takes.
+    pub waiting: VecDeque<(Assembled, usize)>,
     /// Consumers that ended during the request. RabbitMQ announces them after its reply, at most one for each consumer.
     pub ended: Vec<ShortString>,
     pub mode: Mode,
@@ -53,6 +54,8 @@ pub(crate) enum Mode {
 #[derive(Default)]
 pub(crate) struct Staged {
     pub publications: Vec<Outgoing>,
+    /// What the publications need, at most one for each of their copies.
+    pub permissions: Vec<SendPermission>,
     pub bytes: usize,
     /// Deliveries that were acknowledged or rejected.
     pub settled: Vec<(Unacked, Verdict)>,

@@ -1,13 +1,13 @@
 //! Results of operations that took time.
 
 use malote_engine::{ConsumerId, Delivery};
-use malote_model::QueueName;
+use malote_model::{Action, QueueName};
 
 use super::Conn;
 use super::channel::Consumer;
 use crate::ops::publish::{Outcome, PublishOrigin};
 use crate::wire::error::Exception;
-use crate::wire::method::{Method, MethodId};
+use crate::wire::method::{DecodeMethod as _, Method, MethodId, basic};
 use crate::wire::text::ShortString;
 
 pub(crate) enum Completion {
@@ -86,8 +86,18 @@ impl Conn {
                 self.reply(number, reply);
             }
             Done::Consuming { tag, consumer, reply } => {
-                self.reply(number, reply);
-                self.start_consumer(number, tag, *consumer);
+                // The permission may have been revoked meanwhile. From now on, every change is noticed.
+                let shown = self.session.host.shown(consumer.queue.as_str());
+                match self.allow(Action::Receive, &consumer.queue, "queue", &shown) {
+                    Ok(()) => {
+                        self.reply(number, reply);
+                        self.start_consumer(number, tag, *consumer);
+                    }
+                    Err(exception) => {
+                        self.detach(consumer.id);
+                        self.fail(number, exception.caused_by(basic::Consume::ID));
+                    }
+                }
             }
             Done::Got { message, queue, counts_deliveries } => {
                 self.finish_get(number, message, &queue, counts_deliveries);
@@ -107,9 +117,7 @@ impl Conn {
     fn clean_up(&mut self, result: Result<Done, Exception>) {
         match result {
             Ok(Done::Declared { own, .. }) => self.own_queues.extend(own),
-            Ok(Done::Consuming { consumer, .. }) => {
-                self.detach(consumer.id);
-            }
+            Ok(Done::Consuming { consumer, .. }) => self.detach(consumer.id),
             Ok(Done::Got { message: Some(got), .. }) => self.release(got.0.lease),
             Ok(Done::Committed { bytes, outcomes }) => self.finish_sends(bytes, outcomes),
             _ => {}

@@ -94,17 +94,23 @@ impl Conn {
                 self.close_connection(&exception.caused_by(channel::Open::ID));
             }
             Some(channel) => {
+                let payload_bytes = frame.payload.len();
                 let before = channel.assembler.buffered_bytes();
                 let pushed = channel.assembler.push(frame);
                 let after = channel.assembler.buffered_bytes();
                 self.unfinished_bytes = (self.unfinished_bytes + after).saturating_sub(before);
-                self.pushed(number, pushed);
+                self.pushed(number, pushed, payload_bytes);
             }
         }
     }
 
     /// Handles what a frame has completed.
-    fn pushed(&mut self, number: u16, pushed: Result<Option<Assembled>, Exception>) {
+    fn pushed(
+        &mut self,
+        number: u16,
+        pushed: Result<Option<Assembled>, Exception>,
+        payload_bytes: usize,
+    ) {
         match pushed {
             Ok(None) if self.unfinished_bytes > limits::UNFINISHED_BYTES_MAX => {
                 let most = limits::UNFINISHED_BYTES_MAX;
@@ -115,8 +121,9 @@ impl Conn {
             Ok(None) => {}
             Ok(Some(assembled)) => match self.channels.get_mut(&number) {
                 Some(channel) if channel.busy => {
-                    self.held_bytes += size(&assembled);
-                    channel.waiting.push_back(assembled);
+                    let (assembled, bytes) = kept(assembled, payload_bytes);
+                    self.held_bytes += bytes;
+                    channel.waiting.push_back((assembled, bytes));
                 }
                 _ => self.request(number, assembled),
             },
@@ -196,8 +203,8 @@ impl Conn {
             else {
                 return;
             };
-            let Some(next) = channel.waiting.pop_front() else { return };
-            self.held_bytes = self.held_bytes.saturating_sub(size(&next));
+            let Some((next, bytes)) = channel.waiting.pop_front() else { return };
+            self.held_bytes = self.held_bytes.saturating_sub(bytes);
             self.request(number, next);
         }
     }
@@ -232,7 +239,7 @@ impl Conn {
     /// Ends what a channel has: consumers are detached, and unacknowledged messages return to their queues.
     fn end_channel(&mut self, number: u16) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
-        let waiting: usize = channel.waiting.drain(..).map(|assembled| size(&assembled)).sum();
+        let waiting: usize = channel.waiting.drain(..).map(|(_, bytes)| bytes).sum();
         self.held_bytes = self.held_bytes.saturating_sub(waiting);
         channel.busy = false;
         let tags: Vec<_> = channel.consumers.keys().cloned().collect();
@@ -273,12 +280,32 @@ impl Conn {
     }
 }
 
-fn size(assembled: &Assembled) -> usize {
+/// A request that waits, and the memory that it takes. The arguments of a method share the buffer of a read.
+fn kept(assembled: Assembled, payload_bytes: usize) -> (Assembled, usize) {
     let fixed = 256;
     match assembled {
-        Assembled::Method(_) => fixed,
+        Assembled::Method(_) => (assembled, fixed + payload_bytes.max(limits::READ_BYTES)),
         Assembled::Publication(publication) => {
-            fixed + publication.body.len() + publication.properties.as_bytes().len()
+            let publication = publication.detached();
+            let bytes = publication.body.len() + publication.properties.as_bytes().len();
+            (Assembled::Publication(publication), fixed + bytes)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::method::queue;
+
+    /// A declaration has arguments as large as a frame, and a small one keeps the buffer of its read.
+    #[test]
+    fn a_method_that_waits_counts_with_the_buffer_that_it_keeps() {
+        let counted = |payload_bytes| {
+            let declare = Method::QueueDeclare(queue::Declare::default());
+            kept(Assembled::Method(declare), payload_bytes).1
+        };
+        assert!(counted(20) >= limits::READ_BYTES);
+        assert!(counted(131_072) >= 131_072);
     }
 }

@@ -11,7 +11,6 @@ use tokio::time::{sleep, timeout};
 
 use crate::names::VirtualHost;
 use crate::refusal::failed;
-use crate::users::IMPERSONATOR;
 use crate::wire::error::{Exception, ReplyCode};
 use crate::wire::frame::{FrameDecoder, FrameKind, PROTOCOL_HEADER, put_method};
 use crate::wire::method::{DecodeMethod as _, EncodeMethod, Method, connection};
@@ -37,8 +36,6 @@ pub(crate) struct Session {
     pub who: Principal,
     /// The user name that the client gave.
     pub user: String,
-    /// Messages may have the `user-id` of another user.
-    pub impersonates: bool,
     pub host: VirtualHost,
     pub channel_max: u16,
     pub frame_max: u32,
@@ -226,12 +223,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<'_, S> {
             return Err(refused.caused_by(connection::Open::ID).into());
         }
         self.send(&connection::OpenOk::default()).await?;
-        let impersonates = front.users.tags(&who).iter().any(|tag| tag == IMPERSONATOR);
         let (frame_max, heartbeat) = (tune_ok.frame_max, tune_ok.heartbeat);
         Ok(Session {
             who,
             user,
-            impersonates,
             host,
             channel_max,
             frame_max,

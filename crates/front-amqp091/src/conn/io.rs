@@ -66,6 +66,9 @@ where
     let access = conn.front.access.clone();
     let mut changed = access.changed(access.version());
     let mut metadata = conn.front.metadata.subscribe();
+    // Either may have changed during the handshake.
+    conn.recheck_permissions();
+    conn.recheck_vhost();
     let mut timeout_check = Instant::now() + limits::CONSUMER_TIMEOUT_CHECK;
     loop {
         conn.make_progress();

@@ -58,6 +58,8 @@ pub(crate) struct Conn {
     pub(crate) front: Arc<Front>,
     pub(crate) engine: Arc<EngineConnection>,
     pub(crate) session: Arc<Session>,
+    /// Messages may have the `user-id` of another user.
+    pub(crate) impersonates: bool,
     pub(crate) peer: Peer,
     /// Unique in the process.
     pub(crate) number: u64,
@@ -126,10 +128,12 @@ impl Conn {
     ) -> Self {
         let (reply_sender, direct_replies) = mpsc::channel(limits::REPLIES_MAX);
         let number = front.connections.fetch_add(1, Ordering::Relaxed);
+        let impersonates = front.impersonates(&session.who);
         Self {
             front,
             engine,
             session: Arc::new(session),
+            impersonates,
             peer,
             number,
             input,
@@ -296,10 +300,11 @@ impl Conn {
         entry.by(&self.session.who).from(self.peer.address).on(object)
     }
 
-    /// Closes the connection if its virtual host is being deleted.
+    /// Closes the connection if its virtual host is deleted, or being deleted: the deletion may be over before the
+    /// connection looks.
     pub fn recheck_vhost(&mut self) {
         let name = self.session.host.name();
-        if self.front.is_deleting(name) {
+        if self.front.is_deleting(name) || !self.front.vhosts.lock().contains(name) {
             let detail = format!("vhost '{name}' is deleted");
             self.close_connection(&Exception::new(ReplyCode::ConnectionForced, detail));
         }
@@ -311,6 +316,7 @@ impl Conn {
             let detail = format!("user '{}' is deleted", self.session.user);
             return self.close_connection(&Exception::new(ReplyCode::ConnectionForced, detail));
         }
+        self.impersonates = self.front.impersonates(&self.session.who);
         let mut lost = Vec::new();
         for channel in self.channels.values() {
             for consumer in channel.consumers.values() {

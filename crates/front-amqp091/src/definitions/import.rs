@@ -1,6 +1,8 @@
 //! Imports definitions, as RabbitMQ does it: kind by kind; within a kind, everything that can be imported. After a kind
 //! with an error, the following kinds are not imported. A queue or exchange that exists with other settings is left alone.
 
+use malote_model::AuditEntry;
+
 use super::topology::Imported;
 use super::{Definitions, UserDefinition, VhostDefinition};
 use crate::Front;
@@ -61,14 +63,15 @@ impl Errors {
 }
 
 impl Front {
-    /// Imports the definitions of a broker; into one virtual host, if it is given.
+    /// Imports the definitions of a broker; into one virtual host, if it is given. `by` is the caller, for the audit log.
     pub async fn import_definitions(
         &self,
         definitions: Definitions,
         vhost: Option<&str>,
+        by: &AuditEntry,
     ) -> Result<ImportReport, ImportError> {
         if vhost.is_none() {
-            self.import_broker(&definitions).await?;
+            self.import_broker(&definitions, by).await?;
         }
         let host_of = |own: &Option<String>| -> VirtualHost {
             VirtualHost::new(vhost.or(own.as_deref()).unwrap_or(DEFAULT_VHOST))
@@ -157,10 +160,14 @@ impl Front {
     }
 
     /// Users, virtual hosts and permissions.
-    async fn import_broker(&self, definitions: &Definitions) -> Result<(), ImportError> {
+    async fn import_broker(
+        &self,
+        definitions: &Definitions,
+        by: &AuditEntry,
+    ) -> Result<(), ImportError> {
         let users = definitions.users.iter().flatten();
         let changes: Vec<UserChange> = users.map(user_change).collect();
-        self.change_users("users", changes).await?;
+        self.change_users("users", changes, by).await?;
         let mut errors = Errors::default();
         for one in definitions.vhosts.iter().flatten() {
             let put = self.import_vhost(one).await;
@@ -184,7 +191,7 @@ impl Front {
             }
         }
         errors.finish()?;
-        self.change_users("permissions", changes).await?;
+        self.change_users("permissions", changes, by).await?;
         let mut errors = Errors::default();
         let mut changes = Vec::new();
         for one in definitions.topic_permissions.iter().flatten() {
@@ -199,18 +206,19 @@ impl Front {
             }
         }
         errors.finish()?;
-        self.change_users("topic permissions", changes).await
+        self.change_users("topic permissions", changes, by).await
     }
 
     async fn change_users(
         &self,
         object: &str,
         changes: Vec<UserChange>,
+        by: &AuditEntry,
     ) -> Result<(), ImportError> {
         if changes.is_empty() {
             return Ok(());
         }
-        let changed = self.users.change(changes).await;
+        let changed = self.users.change(changes, by.clone()).await;
         changed.map_err(|error| ImportError { reasons: vec![format!("{object}: {error}")] })
     }
 

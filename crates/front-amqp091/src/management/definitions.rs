@@ -53,7 +53,8 @@ async fn import(
         .map_err(|error| ApiError::bad_request(format!("invalid definitions: {error}")))?;
     let entry = call.caller.audit(AuditAction::Import, vhost.unwrap_or_default());
     state.front.access.audit().record(entry);
-    let report = state.front.import_definitions(definitions, vhost).await;
+    let report =
+        state.front.import_definitions(definitions, vhost, &call.caller.audit_users()).await;
     let report = report.map_err(|error| ApiError::bad_request(error.to_string()))?;
     match call.flag("report") {
         true => Ok(json(&serde_json::json!({ "skipped": report.skipped }))),

@@ -87,7 +87,6 @@ impl LocalClient {
         let session = Session {
             who: caller.principal.clone(),
             user: caller.user.clone(),
-            impersonates: caller.is_impersonator(),
             host: host.clone(),
             channel_max: CHANNEL,
             frame_max: limits::FRAME_BYTES_MAX,

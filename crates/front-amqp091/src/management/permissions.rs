@@ -148,7 +148,7 @@ pub(super) async fn put(
     let found = target(state, vhost, user).await?;
     let is_new = !found.permissions.iter().any(|one| one.vhost == vhost);
     let change = UserChange::Permit { user: user.to_owned(), permission };
-    state.front.users.change(vec![change]).await?;
+    state.front.users.change(vec![change], call.caller.audit_users()).await?;
     Ok(created_or_changed(is_new))
 }
 
@@ -163,7 +163,7 @@ pub(super) async fn delete(
         return Err(ApiError::not_found());
     }
     let change = UserChange::Forbid { user: user.to_owned(), vhost: vhost.to_owned() };
-    state.front.users.change(vec![change]).await?;
+    state.front.users.change(vec![change], call.caller.audit_users()).await?;
     Ok(no_content())
 }
 
@@ -185,7 +185,7 @@ pub(super) async fn put_topic(
     let found = target(state, vhost, user).await?;
     let is_new = !found.topic_permissions.iter().any(|one| one.vhost == vhost);
     let change = UserChange::PermitTopic { user: user.to_owned(), permission };
-    state.front.users.change(vec![change]).await?;
+    state.front.users.change(vec![change], call.caller.audit_users()).await?;
     Ok(created_or_changed(is_new))
 }
 
@@ -200,6 +200,7 @@ pub(super) async fn delete_topics(
         return Err(ApiError::not_found());
     }
     let (user, vhost) = (user.to_owned(), vhost.to_owned());
-    state.front.users.change(vec![UserChange::ForbidTopic { user, vhost, exchange: None }]).await?;
+    let change = UserChange::ForbidTopic { user, vhost, exchange: None };
+    state.front.users.change(vec![change], call.caller.audit_users()).await?;
     Ok(no_content())
 }

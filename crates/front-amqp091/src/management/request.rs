@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use super::error::ApiError;
 use super::state::ManagementState;
-use crate::users::{ADMINISTRATOR, IMPERSONATOR, MANAGEMENT, MONITORING, POLICYMAKER};
+use crate::users::{ADMINISTRATOR, MANAGEMENT, MONITORING, POLICYMAKER};
 use crate::{Front, limits};
 
 /// The user behind a request.
@@ -47,11 +47,6 @@ impl Caller {
     /// Whether the caller may change policies and parameters.
     pub fn is_policymaker(&self) -> bool {
         self.is_administrator() || self.has(POLICYMAKER)
-    }
-
-    /// Whether the caller's messages may have the `user-id` of another user.
-    pub fn is_impersonator(&self) -> bool {
-        self.has(IMPERSONATOR)
     }
 
     /// Refuses a caller who is not an administrator.
@@ -88,6 +83,11 @@ impl Caller {
     pub fn audit(&self, action: AuditAction, object: &str) -> AuditEntry {
         let entry = AuditEntry::new(AuditProtocol::RabbitmqManagement, action);
         entry.by(&self.principal).from(self.peer).on(object)
+    }
+
+    /// The caller of changes of users. The store fills in what each change did.
+    pub fn audit_users(&self) -> AuditEntry {
+        self.audit(AuditAction::Grant, "")
     }
 }
 

@@ -93,7 +93,7 @@ pub(super) async fn put(
     let is_new = find(state, name).is_err();
     let change = UserChange::Put { name: name.to_owned(), password, tags };
     // The store records the change in the audit log.
-    state.front.users.change(vec![change]).await?;
+    state.front.users.change(vec![change], call.caller.audit_users()).await?;
     Ok(created_or_changed(is_new))
 }
 
@@ -103,7 +103,8 @@ pub(super) async fn delete(
     name: &str,
 ) -> Result<Answer, ApiError> {
     call.caller.require_administrator()?;
-    state.front.users.change(vec![UserChange::Delete { name: name.to_owned() }]).await?;
+    let change = UserChange::Delete { name: name.to_owned() };
+    state.front.users.change(vec![change], call.caller.audit_users()).await?;
     Ok(no_content())
 }
 
@@ -117,6 +118,6 @@ pub(super) async fn delete_many(state: &ManagementState, call: &Call) -> Result<
     let names = names.iter().filter_map(Value::as_str);
     let names = names.filter(|name| known.iter().any(|user| user.name == *name));
     let changes = names.map(|name| UserChange::Delete { name: name.to_owned() }).collect();
-    state.front.users.change(changes).await?;
+    state.front.users.change(changes, call.caller.audit_users()).await?;
     Ok(no_content())
 }

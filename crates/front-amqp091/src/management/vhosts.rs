@@ -3,8 +3,8 @@
 use malote_model::AuditAction;
 use serde_json::{Value, json};
 
-use super::administration::{deleted, done, list_of};
-use super::answer::Answer;
+use super::administration::{done, list_of};
+use super::answer::{Answer, no_content};
 use super::error::ApiError;
 use super::list;
 use super::request::Call;
@@ -68,7 +68,7 @@ pub(super) async fn put(
         let (configure, write, read) = (all.clone(), all.clone(), all);
         let permission = VhostPermission { vhost, configure, write, read };
         let change = UserChange::Permit { user: creator.clone(), permission };
-        state.front.users.change(vec![change]).await?;
+        state.front.users.change(vec![change], call.caller.audit_users()).await?;
     }
     let entry = call.caller.audit(AuditAction::Declare, &format!("vhost {name}"));
     Ok(done(state, entry, is_new))
@@ -80,7 +80,9 @@ pub(super) async fn delete(
     name: &str,
 ) -> Result<Answer, ApiError> {
     call.caller.require_administrator()?;
-    let existed = state.front.delete_vhost(name).await?;
     let entry = call.caller.audit(AuditAction::Delete, &format!("vhost {name}"));
-    deleted(state, entry, existed)
+    match state.front.delete_vhost(name, entry).await? {
+        true => Ok(no_content()),
+        false => Err(ApiError::not_found()),
+    }
 }

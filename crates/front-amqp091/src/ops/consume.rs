@@ -26,6 +26,7 @@ impl Conn {
             let id = BASE64URL_NOPAD.encode(self.front.engine.new_id().as_bytes());
             consume.consumer_tag = ShortString::truncated(&format!("amq.ctag-{id}"));
         }
+        consume.consumer_tag = consume.consumer_tag.detached();
         let tag = consume.consumer_tag.clone();
         if self.consumers.len() >= limits::CONSUMERS_MAX {
             let detail = format!("reached maximum ({}) of consumers", limits::CONSUMERS_MAX);
@@ -56,6 +57,11 @@ impl Conn {
         let basic::Consume { no_wait, exclusive, no_ack, .. } = consume;
         // A copy: the table shares the buffer that it was read into.
         let arguments = consume.arguments.as_table().to_owned();
+        if arguments.as_bytes().len() > limits::CONSUMER_ARGUMENTS_BYTES_MAX {
+            let most = limits::CONSUMER_ARGUMENTS_BYTES_MAX;
+            let detail = format!("the arguments of a consumer must not exceed {most} bytes");
+            return Err(precondition(detail));
+        }
         self.start_request(number, basic::Consume::ID, async move {
             let failed = |error| failed(&session.host, &error);
             let facts = front.engine.describe(queue.clone()).await.map_err(failed)?;

@@ -4,7 +4,7 @@
 //! comes when the disk has them, and becomes as few confirms as possible.
 
 use malote_engine::{EncodedBatch, Engine, EngineError, IdFormat, Receipts};
-use malote_model::{Action, Address, QueueName, Refusal, Resource};
+use malote_model::{Action, Address, QueueName, Refusal, Resource, TopicName};
 
 use super::reply_to::{REPLY_TO, is_reply_name};
 use crate::conn::channel::Mode;
@@ -17,12 +17,24 @@ use crate::refusal::{failed, precondition, refused};
 use crate::wire::content::{OutgoingReturn, Publication, put_content};
 use crate::wire::error::{Exception, ReplyCode};
 use crate::wire::method::{DecodeMethod as _, basic};
+use crate::wire::text::ShortString;
 
 /// A publication on its way to the engine.
 pub(crate) struct Outgoing {
     pub origin: PublishOrigin,
     /// One batch for each target: a publication to the default exchange with several keys has several.
     pub batches: Vec<EncodedBatch>,
+}
+
+/// What a publication in a transaction needs, because permissions are checked again at the commit.
+pub(crate) enum SendPermission {
+    /// Publishing to a queue through the default exchange.
+    Queue(QueueName),
+    Exchange {
+        topic: TopicName,
+        exchange: ShortString,
+        key: ShortString,
+    },
 }
 
 /// Where a publication came from.
@@ -67,9 +79,10 @@ impl Conn {
         }
         let session = self.session.clone();
         let now = self.front.engine.now();
+        let user = (session.user.as_str(), self.impersonates);
         let replies = self.channel(number).reply_to.as_ref().map(|replies| replies.name.as_str());
         let Incoming { message, publication, asks_reply } =
-            message::incoming(publication, (&session.user, session.impersonates), replies, now)?;
+            message::incoming(publication, user, replies, now)?;
         if asks_reply && self.channel(number).reply_to.is_none() {
             return Err(precondition("fast reply consumer does not exist"));
         }
@@ -82,7 +95,7 @@ impl Conn {
         let to_default = publication.publish.exchange.is_empty();
         if to_default && is_reply_name(&publication.publish.routing_key) {
             let outcome = self.publish_reply(&publication);
-            let mandatory = publication.publish.mandatory.then(|| Box::new(publication));
+            let mandatory = publication.publish.mandatory.then(|| Box::new(publication.detached()));
             let origin = PublishOrigin { channel: number, serial, confirm, mandatory };
             self.finish_publication(origin, outcome);
             return Ok(());
@@ -111,19 +124,27 @@ impl Conn {
             engine.encode_batch(to, std::iter::once(message), IdFormat::Hyphenated)
         };
         let mut batches = Vec::with_capacity(copies);
+        let mut queues = Vec::with_capacity(more_queues.len());
         for key in &more_queues {
             let Ok(queue) = session.host.queue(key) else { continue };
             self.allow_default(&queue)?;
-            let batch = encode(&queue.into(), message.clone());
+            let batch = encode(&queue.clone().into(), message.clone());
             batches.push(batch.map_err(|error| failed(&session.host, &error))?);
+            queues.push(queue);
         }
-        if let Some(target) = target {
-            batches.push(encode(&target, message).map_err(|error| failed(&session.host, &error))?);
+        if let Some(target) = &target {
+            batches.push(encode(target, message).map_err(|error| failed(&session.host, &error))?);
         }
-        let mandatory = publication.publish.mandatory.then(|| Box::new(publication));
+        let in_transaction = matches!(self.channel(number).mode, Mode::Transaction(_));
+        let needs = match in_transaction {
+            true => needed_permissions(&publication.publish, target.as_ref(), &queues),
+            false => Vec::new(),
+        };
+        let mandatory = publication.publish.mandatory.then(|| Box::new(publication.detached()));
         let origin = PublishOrigin { channel: number, serial, confirm, mandatory };
         let outgoing = Outgoing { origin, batches };
         if let Mode::Transaction(staged) = &mut self.channel(number).mode {
+            staged.permissions.extend(needs);
             staged.bytes += bytes;
             staged.publications.push(outgoing);
             self.staged_bytes += bytes;
@@ -167,17 +188,34 @@ impl Conn {
             None => session.host.topic(exchange)?.into(),
         };
         if same.is_none() {
-            let target = (exchange.clone(), key.clone(), address.clone());
+            let target = (exchange.detached(), key.detached(), address.clone());
             self.channel(number).last_target = Some(target);
         }
         match &address {
             Address::Queue(queue) => self.allow_default(queue)?,
-            Address::Topic(topic) => {
-                self.allow(Action::Send, topic, "exchange", exchange)?;
-                allow_key(&self.front, &session, Action::Send, exchange, key)?;
-            }
+            Address::Topic(topic) => self.allow_exchange(topic, exchange, key)?,
         }
         Ok(Some(address))
+    }
+
+    fn allow_exchange(
+        &self,
+        topic: &TopicName,
+        exchange: &str,
+        key: &str,
+    ) -> Result<(), Exception> {
+        self.allow(Action::Send, topic, "exchange", exchange)?;
+        allow_key(&self.front, &self.session, Action::Send, exchange, key)
+    }
+
+    /// Checks what a transaction has staged, once more.
+    pub(super) fn allow_staged(&self, permissions: &[SendPermission]) -> Result<(), Exception> {
+        permissions.iter().try_for_each(|permission| match permission {
+            SendPermission::Queue(queue) => self.allow_default(queue),
+            SendPermission::Exchange { topic, exchange, key } => {
+                self.allow_exchange(topic, exchange, key)
+            }
+        })
     }
 
     /// Publishing to the default exchange needs a grant for the queue, or a permission for the exchange.
@@ -268,6 +306,21 @@ impl Conn {
             }
         }
     }
+}
+
+fn needed_permissions(
+    publish: &basic::Publish,
+    target: Option<&Address>,
+    more_queues: &[QueueName],
+) -> Vec<SendPermission> {
+    let target = target.map(|target| match target {
+        Address::Queue(queue) => SendPermission::Queue(queue.clone()),
+        Address::Topic(topic) => {
+            let (exchange, key) = (publish.exchange.detached(), publish.routing_key.detached());
+            SendPermission::Exchange { topic: topic.clone(), exchange, key }
+        }
+    });
+    target.into_iter().chain(more_queues.iter().cloned().map(SendPermission::Queue)).collect()
 }
 
 /// Sends publications in order, each on its own.

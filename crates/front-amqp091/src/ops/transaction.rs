@@ -20,7 +20,10 @@ impl Conn {
     }
 
     pub(crate) fn commit(&mut self, number: u16) -> Result<(), Exception> {
-        let Staged { publications, bytes, settled } = std::mem::take(self.staged(number)?);
+        // Taken from the channel for the check: a refusal ends the channel, and with it the rest of the transaction.
+        let permissions = std::mem::take(&mut self.staged(number)?.permissions);
+        self.allow_staged(&permissions)?;
+        let Staged { publications, bytes, settled, .. } = std::mem::take(self.staged(number)?);
         acknowledged(self.channel(number), settled.iter().map(|(one, _)| one));
         self.forget_unacked(settled.len());
         self.staged_bytes = self.staged_bytes.saturating_sub(bytes);

@@ -11,7 +11,7 @@ use super::frame::{FRAME_OVERHEAD_BYTES, Frame, FrameKind, put_frame};
 use super::method::{DecodeMethod as _, EncodeMethod, Method, MethodId, basic};
 use super::oversize::fitting;
 use super::properties::{ContentHeader, Properties};
-use crate::limits::{BODY_RESERVE_BYTES_MAX, FRAME_BYTES_MIN};
+use crate::limits::{BODY_RESERVE_BYTES_MAX, DETACHED_BYTES_MAX, FRAME_BYTES_MIN};
 
 /// A `basic.publish` with its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +19,31 @@ pub struct Publication {
     pub publish: basic::Publish,
     pub properties: Properties,
     pub body: Bytes,
+}
+
+impl Publication {
+    /// The same publication without the buffer that it was read into, which may be much larger. A large body keeps its
+    /// buffer: there, the rest is small in comparison.
+    #[must_use]
+    pub fn detached(self) -> Self {
+        let Self { publish, properties, body } = self;
+        if body.len() >= DETACHED_BYTES_MAX {
+            return Self { publish, properties, body };
+        }
+        let basic::Publish { exchange, routing_key, mandatory, immediate, .. } = publish;
+        let (exchange, routing_key) = (exchange.detached(), routing_key.detached());
+        Self {
+            publish: basic::Publish {
+                exchange,
+                routing_key,
+                mandatory,
+                immediate,
+                ..Default::default()
+            },
+            properties: properties.detached(),
+            body: Bytes::copy_from_slice(&body),
+        }
+    }
 }
 
 /// What the frames of a channel are put together to.

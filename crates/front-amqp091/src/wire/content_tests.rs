@@ -162,3 +162,23 @@ fn borrowed_methods_are_written_like_owned_ones() {
     let outgoing = OutgoingReturn { code: ReplyCode::NoRoute, exchange: "ex", routing_key: "key" };
     assert_eq!(encoded(&|out| outgoing.encode(out)), encoded(&|out| returned.encode(out)));
 }
+
+#[test]
+fn a_small_publication_that_is_kept_does_not_keep_the_buffer_of_its_read() {
+    for (size, shares) in
+        [(0, false), (1, false), (DETACHED_BYTES_MAX - 1, false), (DETACHED_BYTES_MAX, true)]
+    {
+        let frames = frames(&vec![7; size], 131_072);
+        let mut buffers: Vec<Bytes> = frames.iter().map(|frame| frame.payload.clone()).collect();
+        let mut assembler = ContentAssembler::new(BODY_BYTES_MAX);
+        let assembled = frames.into_iter().find_map(|frame| assembler.push(frame).unwrap());
+        let Some(Assembled::Publication(read)) = assembled else { panic!("no publication") };
+        let kept = read.clone().detached();
+        assert_eq!(kept, read);
+        drop((read, assembler));
+        // The frames of a publication share one buffer.
+        let last = buffers.pop().unwrap();
+        buffers.clear();
+        assert_eq!(last.is_unique(), !shares, "{size}");
+    }
+}

@@ -141,6 +141,12 @@ basic_properties! {
 }
 
 impl Properties {
+    /// The same properties in bytes of their own.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        Self(Bytes::copy_from_slice(&self.0))
+    }
+
     /// None if the flags do not fit the properties, or the headers are not a table.
     pub fn parse(bytes: Bytes) -> Option<Self> {
         BasicProperties::read(&bytes)?;

@@ -39,6 +39,12 @@ impl ShortString {
         valid.then_some(Self(bytes))
     }
 
+    /// The same text in bytes of its own. What is kept must not keep the buffer that it was read into.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        Self(Bytes::copy_from_slice(&self.0))
+    }
+
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("validated when created")
     }

@@ -338,7 +338,7 @@ impl Consumers {
         Ok(engine_id)
     }
 
-    fn end(&mut self, engine_id: ConsumerId) -> Option<u64> {
+    pub fn end(&mut self, engine_id: ConsumerId) -> Option<u64> {
         let name = self.names.remove(&engine_id)?;
         self.by_name.remove(&name);
         if self.ended.len() == ENDED_MAX {

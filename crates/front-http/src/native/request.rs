@@ -119,12 +119,21 @@ async fn attach(conn: &NativeConnection, frame: AttachFrame) -> Result<(), Probl
         exclusive: false,
     };
     let (engine_id, attached) = conn.connection.attaching(consume);
-    conn.consumers.lock().attached(frame.consumer, engine_id, queue, frame.credit);
+    conn.consumers.lock().attached(frame.consumer, engine_id, queue.clone(), frame.credit);
     let attached = attached.await;
     if attached.is_err() {
         conn.consumers.lock().refused(engine_id);
     }
-    Ok(attached?)
+    attached?;
+    // The permission may have been revoked after the first check and before the consumer was listed. From now on, every
+    // change is noticed.
+    if let Err(problem) = conn.api.allow(&conn.caller, Action::Receive, &queue) {
+        // Messages that it has taken still reach the client.
+        conn.consumers.lock().end(engine_id);
+        let _ = conn.connection.detach(engine_id).await;
+        return Err(problem);
+    }
+    Ok(())
 }
 
 async fn credit(conn: &NativeConnection, frame: CreditFrame) -> Result<(), Problem> {

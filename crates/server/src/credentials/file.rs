@@ -182,7 +182,10 @@ impl CredentialsFile {
 
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
         let text = toml::to_string(self).map_err(io::Error::other)?;
-        files::write_private(path, format!("{HEADER}{text}").as_bytes())
+        let text = format!("{HEADER}{text}");
+        // A file that cannot be read would stop the next start.
+        files::check_size(text.len() as u64)?;
+        files::write_private(path, text.as_bytes())
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -129,6 +129,17 @@ impl Store {
 
     /// Makes all changes or none.
     pub fn change_users(&self, changes: Vec<UserChange>) -> Result<(), CredentialsError> {
+        self.change_users_as(changes, |action, object, detail| {
+            self.changed_by(action, object, detail);
+        })
+    }
+
+    /// Makes all changes or none. What they did is recorded by `record`, and not by the store.
+    pub fn change_users_as(
+        &self,
+        changes: Vec<UserChange>,
+        record: impl Fn(AuditAction, &str, &str),
+    ) -> Result<(), CredentialsError> {
         let mut prepared = Vec::with_capacity(changes.len());
         for mut change in changes {
             let mut password = None;
@@ -143,7 +154,7 @@ impl Store {
         let mut done = Vec::with_capacity(prepared.len());
         self.change(|file| prepared.into_iter().try_for_each(|one| apply(file, one, &mut done)))?;
         for (action, object, detail) in done {
-            self.changed_by(action, &object, &detail);
+            record(action, &object, &detail);
         }
         Ok(())
     }
@@ -272,8 +283,13 @@ fn apply(
         }
         UserChange::ForgetVhost { vhost } => {
             for user in &mut file.users {
+                let before = user.permissions.len() + user.topic_permissions.len();
                 user.permissions.retain(|one| one.vhost != vhost);
                 user.topic_permissions.retain(|one| one.vhost != vhost);
+                if user.permissions.len() + user.topic_permissions.len() < before {
+                    let detail = format!("permissions in vhost {vhost}, which is deleted");
+                    done.push((AuditAction::Revoke, user.name.clone(), detail));
+                }
             }
         }
     }

@@ -216,3 +216,19 @@ fn tags_and_topic_permissions_belong_to_their_user() {
     let token = store.add_token("t", Holder::User("root".into())).unwrap();
     assert_eq!(store.tags(&store.verify_token(&token.token).unwrap()), ["administrator"]);
 }
+
+#[test]
+fn a_change_that_would_make_the_file_unreadable_is_refused() {
+    let (_dir, store) = store();
+    store.add_user("ana", None, Vec::new()).unwrap();
+    let tags: Vec<String> = (0..32).map(|number| format!("{number:0>128}")).collect();
+    let users = (0..4_200).map(|number| UserChange::Put {
+        name: format!("user-{number}"),
+        password: NewPassword::None,
+        tags: tags.clone(),
+    });
+    let error = store.change_users(users.collect()).unwrap_err();
+    assert!(matches!(error, CredentialsError::Unwritable { .. }), "{error}");
+    assert_eq!(store.user_entries().len(), 1);
+    assert_eq!(again(&store).user_entries().len(), 1);
+}
