@@ -290,7 +290,6 @@ final class Templates {
             try {
                 var future = async.<String>convertSendAndReceive("", queue, "abc");
                 Harness.same(future.get(Harness.PATIENCE_MS, TimeUnit.MILLISECONDS), "ABC");
-                Harness.that(future.getConfirm().get(Harness.PATIENCE_MS, TimeUnit.MILLISECONDS), "it is not confirmed");
                 var unroutable = async.<String>convertSendAndReceive("", "nowhere-" + queue, "abc");
                 try {
                     unroutable.get(Harness.PATIENCE_MS, TimeUnit.MILLISECONDS);
@@ -298,8 +297,10 @@ final class Templates {
                 } catch (java.util.concurrent.ExecutionException returned) {
                     Harness.that(returned.getCause().toString().contains("returned"), returned.getCause().toString());
                 }
-                async.setReceiveTimeout(300);
+                async.setReceiveTimeout(5_000);
                 var late = async.<String>convertSendAndReceive("", silent, "abc");
+                // The library drops the confirm of a request whose answer came first; this one has no answer.
+                Harness.that(late.getConfirm().get(Harness.PATIENCE_MS, TimeUnit.MILLISECONDS), "it is not confirmed");
                 try {
                     late.get(Harness.PATIENCE_MS, TimeUnit.MILLISECONDS);
                     throw new AssertionError("it was answered");
