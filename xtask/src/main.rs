@@ -32,7 +32,7 @@ usage: cargo xtask <command>
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders with mutated input: --seconds N [target]
   conformance [p] real client libraries against the built binary: sqs, servicebus, rabbitmq, cross-protocol
-                  (default: all four).
+                  (default: all four). `conformance rabbitmq celery` runs the steps with `celery` in their name.
                   Only if named:
                     servicebus-upstream   the live tests of the Go and Python SDKs (-go or -python: one of them)
                     rabbitmq-real         the checks of `rabbitmq`, against a local RabbitMQ
@@ -99,10 +99,13 @@ fn run(args: &[String]) -> Result<bool> {
             return compare::run(system, true);
         }
         ("mutate", _) => mutate::steps(rest),
-        ("conformance", [] | [_]) => {
-            let clients = conformance::steps(rest.first().map(String::as_str), Depth::All);
+        ("conformance", [] | [_] | [_, _]) => {
+            let mut clients = conformance::steps(rest.first().map(String::as_str), Depth::All);
+            if let Some(part) = rest.get(1) {
+                clients.retain(|step| step.is_named(part));
+            }
             if clients.is_empty() {
-                bail!("unknown protocol `{}`\n\n{USAGE}", rest.concat());
+                bail!("unknown protocol or step `{}`\n\n{USAGE}", rest.join(" "));
             }
             // These do not use the built binary.
             let built = rest

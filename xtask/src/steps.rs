@@ -34,6 +34,11 @@ impl Step {
         Step { name: name.to_owned(), action: Box::new(action) }
     }
 
+    /// Whether the name has this part.
+    pub(crate) fn is_named(&self, part: &str) -> bool {
+        self.name.contains(part)
+    }
+
     /// A cargo command that must succeed.
     pub(crate) fn command(name: &str, args: &'static [&'static str]) -> Step {
         Step::new(name, move || cargo::run(args).map(|()| Outcome::one()))

@@ -32,7 +32,7 @@ trap 'cd /; rm -rf "$dir"' EXIT
 if [ -n "$SERVER" ]; then
     umask 077
     printf %s "$COOKIE" >.erlang.cookie
-    printf '[rabbitmq_consistent_hash_exchange%s].\n' "${MANAGEMENT_PORT:+,rabbitmq_management}" >plugins
+    printf '[rabbitmq_consistent_hash_exchange,rabbitmq_shovel%s].\n' "${MANAGEMENT_PORT:+,rabbitmq_management}" >plugins
     printf '%s' "$DEFINITIONS" >definitions.json
     {
         printf 'listeners.tcp.1 = 127.0.0.1:%s\n' "$PORT"
@@ -146,7 +146,7 @@ impl RabbitMq {
         Self::start_all(1, Options { vhosts, ..Options::default() })
     }
 
-    /// Starts one node with the management plugin on a port of its own, and the virtual host `0`.
+    /// Starts one node with the management plugin on a port of its own, and the virtual host `0`. Shovels are enabled.
     pub fn start_with_management() -> Result<Self, StartError> {
         Self::start_all(1, Options { vhosts: 1, management: true, ..Options::default() })
     }

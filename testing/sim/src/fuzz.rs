@@ -51,6 +51,7 @@ pub struct Corpus {
     amqp_messages: Vec<Vec<u8>>,
     amqp_conversations: Vec<Vec<u8>>,
     amqp091_streams: Vec<Vec<u8>>,
+    amqp091_methods: Vec<Vec<u8>>,
     amqp091_tables: Vec<Vec<u8>>,
     amqp091_properties: Vec<Vec<u8>>,
     /// Bodies of Service Bus administration.
@@ -87,6 +88,7 @@ const TARGETS: &[(&str, SelectInputs, Decode, u64)] = &[
     ("amqp-connection", |c| &c.amqp_conversations, |_, bytes| amqp::try_connection(bytes), 8 << 20),
     // The texts of an exception and of `Debug` are longer than what they show.
     ("amqp091-stream", |c| &c.amqp091_streams, |_, bytes| amqp091::try_stream(bytes), 1 << 20),
+    ("amqp091-method", |c| &c.amqp091_methods, |_, bytes| amqp091::try_method(bytes), 256 << 10),
     ("amqp091-table", |c| &c.amqp091_tables, |_, bytes| amqp091::try_table(bytes), 256 << 10),
     (
         "amqp091-properties",
@@ -326,6 +328,7 @@ impl Corpus {
         corpus.amqp_messages = amqp::messages();
         corpus.amqp_conversations = amqp::conversations();
         corpus.amqp091_streams = amqp091::streams();
+        corpus.amqp091_methods = amqp091::methods();
         corpus.amqp091_tables = amqp091::tables();
         corpus.amqp091_properties = amqp091::properties();
         let bytes_of = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect();

@@ -14,7 +14,7 @@ use crate::cargo::{self, target};
 use crate::steps::{Outcome, Step};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 /// Which clients to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -116,11 +116,14 @@ fn run_checks(command: &mut Command) -> Result<Outcome> {
         .output()
         .context("cannot start the checks")?;
     let said = String::from_utf8_lossy(&output.stdout);
-    let counts = said.lines().rev().find_map(parse_counts);
-    let outcome =
-        counts.with_context(|| format!("the checks printed no result: {}", output.status))?;
-    if !output.status.success() && outcome.failed == 0 {
-        bail!("the checks failed: {}", output.status);
+    checks_outcome(said.lines().rev().find_map(parse_counts), output.status)
+}
+
+/// The counts of checks that ended with this status.
+fn checks_outcome(counts: Option<Outcome>, status: ExitStatus) -> Result<Outcome> {
+    let outcome = counts.with_context(|| format!("the checks printed no result: {status}"))?;
+    if !status.success() && outcome.failed == 0 {
+        bail!("the checks failed: {status}");
     }
     Ok(outcome)
 }

@@ -3,22 +3,30 @@
 //! A program gets the URL of a broker, so the same checks run against Malote and against a real RabbitMQ: that they pass
 //! on the original is what gives them their meaning.
 
-use super::{Depth, npm, run, run_checks, skip_or_fail, target};
+mod broker;
+
+use super::{Depth, checks_outcome, npm, parse_counts, run, run_checks, skip_or_fail, target};
 use crate::cargo;
 use crate::rabbitmq::skip_if_missing;
 use crate::steps::{Outcome, Step};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use broker::{Broker, Malote};
 use malote_services::RabbitMq;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
 /// The oldest Java that the program runs on.
 const JAVA_RELEASE: &str = "17";
 const PIKA: &str = "pika==1.4.4";
 
-/// Virtual hosts of our own server, as many as the contract tests of the connector use.
-const VHOSTS: usize = 48;
+/// With the packages that Celery needs.
+const CELERY: &str = "celery==5.7.0";
+
+/// A program prints this line to have its broker killed and started again.
+const KILL_BROKER: &str = "kill the broker";
+/// The program then reads this line.
+const BROKER_STARTED: &str = "the broker started\n";
 
 /// What the programs run against.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,12 +40,14 @@ pub(super) fn steps(against: Against, depth: Depth) -> Vec<Step> {
     let step = |name: &'static str, run: fn(Against) -> Result<Outcome>| {
         Step::new(name, move || run(against))
     };
-    let mut steps = vec![step("rabbitmq amqplib", javascript)];
+    let mut steps = vec![step("rabbitmq amqplib", javascript), step("rabbitmq pika", python)];
     if depth == Depth::All {
-        steps.push(step("rabbitmq pika", python));
         steps.push(step("rabbitmq lapin", rust));
         steps.push(step("rabbitmq amqp091-go", go));
-        steps.push(step("rabbitmq java", java));
+        steps.push(step("rabbitmq java", |against| java(against, "java")));
+        steps.push(step("rabbitmq spring", |against| java(against, "spring")));
+        steps.push(step("rabbitmq celery", celery));
+        steps.push(step("rabbitmq nestjs", nestjs));
         steps.push(step("rabbitmq rabbitmqadmin", |against| {
             management(against, "rabbitmqadmin.py")
         }));
@@ -50,6 +60,8 @@ pub(super) fn steps(against: Against, depth: Depth) -> Vec<Step> {
             // On the real RabbitMQ, `cargo xtask rabbitmq` and `cargo xtask conformance orders` run them.
             steps.push(Step::new("rabbitmq connector contract", contract));
             steps.push(Step::new("rabbitmq orders", orders));
+            // It needs both brokers.
+            steps.push(Step::new("rabbitmq shovel", shovel));
         }
     }
     steps
@@ -153,15 +165,52 @@ fn compare_management(program: &str) -> Result<Outcome> {
     run_checks(&mut command)
 }
 
-/// The version is in the program's own `package.json`.
 fn javascript(against: Against) -> Result<Outcome> {
-    let home = target().join("conformance/rabbitmq-javascript");
-    if let Err(why) = npm(&sources("javascript"), &home) {
+    node(against, "javascript")
+}
+
+fn nestjs(against: Against) -> Result<Outcome> {
+    node(against, "nestjs")
+}
+
+/// The versions are in the program's own `package.json`.
+fn node(against: Against, program: &str) -> Result<Outcome> {
+    let home = target().join(format!("conformance/rabbitmq-{program}"));
+    if let Err(why) = npm(&sources(program), &home) {
         return skip_or_fail("npm's packages", &format!("{why:#}"));
     }
     let mut command = Command::new("node");
-    command.arg(sources("javascript").join("main.mjs"));
+    command.arg(sources(program).join("main.mjs"));
     run_against(against, command, &[home])
+}
+
+fn celery(against: Against) -> Result<Outcome> {
+    let home = target().join("conformance/celery");
+    let version = CELERY.rsplit('=').next().unwrap_or_default();
+    let test = format!("import celery; assert celery.__version__ == '{version}'");
+    let python = match super::python(&home, &[CELERY], &test) {
+        Ok(python) => python,
+        Err(why) => return skip_or_fail(CELERY, &format!("{why:#}")),
+    };
+    let mut command = Command::new(python);
+    command.arg("-B").arg(sources("celery").join("main.py"));
+    run_against(against, command, &[])
+}
+
+/// A shovel of a real RabbitMQ carries a queue to Malote and back.
+fn shovel() -> Result<Outcome> {
+    if let Some(skipped) = skip_if_missing()? {
+        return Ok(skipped);
+    }
+    let python = match pika() {
+        Ok(python) => python,
+        Err(why) => return skip_or_fail(PIKA, &format!("{why:#}")),
+    };
+    let (real, mut ours) = (real_with_management()?, Broker::start(Against::Malote)?);
+    let mut command = Command::new(python);
+    command.arg("-B").arg(sources("management").join("shovel.py"));
+    command.args([real.management_url().unwrap_or_default(), real.url(0), ours.url()]);
+    run_with(&mut ours, command)
 }
 
 fn home(language: &str) -> Result<PathBuf> {
@@ -201,8 +250,8 @@ fn go(against: Against) -> Result<Outcome> {
 }
 
 /// Maven downloads the packages of `pom.xml`. The compiler is called directly, so that nothing is built among the sources.
-fn java(against: Against) -> Result<Outcome> {
-    let (sources, home) = (sources("java"), home("java")?);
+fn java(against: Against, program: &str) -> Result<Outcome> {
+    let (sources, home) = (sources(program), home(program)?);
     let (libraries, classes) = (home.join("lib"), home.join("classes"));
     let mut maven = Command::new("mvn");
     maven.args(["--quiet", "--batch-mode", "dependency:copy-dependencies"]);
@@ -212,9 +261,11 @@ fn java(against: Against) -> Result<Outcome> {
     }
     let libraries = format!("{}/*", libraries.display());
     let mut compiler = Command::new("javac");
-    compiler.args(["--release", JAVA_RELEASE, "-encoding", "UTF-8", "-d"]).arg(&classes);
-    let files = ["Main.java", "Harness.java"].map(|file| sources.join(file));
-    run(compiler.args(["-cp", &libraries]).args(files))?;
+    compiler.args(["--release", JAVA_RELEASE, "-encoding", "UTF-8", "-parameters", "-d"]);
+    let files = sources.read_dir().context("cannot read the sources")?.flatten();
+    let files = files.map(|file| file.path());
+    let files = files.filter(|file| file.extension().is_some_and(|end| end == "java"));
+    run(compiler.arg(&classes).args(["-cp", &libraries]).args(files))?;
     let mut program = Command::new("java");
     program.args(["-cp", &format!("{}:{libraries}", classes.display()), "Main"]);
     run_against(against, program, &[])
@@ -239,68 +290,36 @@ fn orders() -> Result<Outcome> {
 
 /// Runs a program with the URL of a broker of its own, and then these arguments.
 fn run_against(against: Against, mut program: Command, arguments: &[PathBuf]) -> Result<Outcome> {
-    match against {
-        Against::Malote => {
-            let broker = Malote::start()?;
-            run_checks(program.arg(broker.url()).args(arguments))
-        }
-        Against::RabbitMq => {
-            if let Some(skipped) = skip_if_missing()? {
-                return Ok(skipped);
+    if against == Against::RabbitMq
+        && let Some(skipped) = skip_if_missing()?
+    {
+        return Ok(skipped);
+    }
+    let mut broker = Broker::start(against)?;
+    program.arg(broker.url()).args(arguments);
+    run_with(&mut broker, program)
+}
+
+/// Runs a program that can have this broker killed and started again (`KILL_BROKER`).
+fn run_with(broker: &mut Broker, mut program: Command) -> Result<Outcome> {
+    program.current_dir(cargo::root());
+    let child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut child = child.context("cannot start the checks")?;
+    let mut input = child.stdin.take().expect("the input is piped");
+    let output = child.stdout.take().expect("the output is piped");
+    let mut outcome = None;
+    for line in BufReader::new(output).lines() {
+        let line = line.context("cannot read the output of the checks")?;
+        outcome = parse_counts(&line).or(outcome);
+        if line == KILL_BROKER {
+            let restarted = broker.kill_and_restart();
+            if restarted.is_err() {
+                let _ = child.kill(); // it would wait for the broker
             }
-            let broker = RabbitMq::start(1).context("the real RabbitMQ does not start")?;
-            run_checks(program.arg(broker.url(0)).args(arguments))
+            restarted?;
+            let _ = input.write_all(BROKER_STARTED.as_bytes()); // the program may have ended
         }
     }
-}
-
-/// A running server of ours, killed when it is no longer needed.
-struct Malote {
-    child: Child,
-    /// Gone with the server.
-    data: PathBuf,
-    port: u16,
-    management_port: u16,
-}
-
-impl Malote {
-    fn start() -> Result<Self> {
-        let data = target().join(format!("conformance/rabbitmq-data-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&data);
-        let binary = target().join("release/malote");
-        let (port, management_port) = (cargo::free_port()?, cargo::free_port()?);
-        let mut serve = Command::new(&binary);
-        let vhosts: Vec<_> = (0..VHOSTS).map(|number| number.to_string()).collect();
-        serve.env("MALOTE_RABBITMQ_VHOSTS", vhosts.join(","));
-        serve.args(["serve", "--http", "off", "--sqs", "off", "--servicebus-admin", "off"]);
-        serve.args(["--rabbitmq-management", &management_port.to_string()]);
-        serve.args(["--amqp", &port.to_string(), "--log", "error", "--data"]).arg(&data);
-        let child = serve.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        let child = child.with_context(|| format!("cannot start {}", binary.display()))?;
-        let broker = Self { child, data, port, management_port };
-        for _ in 0..1200 {
-            let opened = |port| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-            if opened(port) && opened(management_port) {
-                return Ok(broker);
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        bail!("the server does not listen");
-    }
-
-    fn management_url(&self) -> String {
-        format!("http://guest:guest@127.0.0.1:{}", self.management_port)
-    }
-
-    fn url(&self) -> String {
-        format!("amqp://guest:guest@127.0.0.1:{}/%2F", self.port)
-    }
-}
-
-impl Drop for Malote {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.data);
-    }
+    let status = child.wait().context("cannot wait for the checks")?;
+    checks_outcome(outcome, status)
 }

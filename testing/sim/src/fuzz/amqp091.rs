@@ -6,13 +6,17 @@ use malote_front_amqp091::wire::content::{
 };
 use malote_front_amqp091::wire::death::{Death, would_circulate};
 use malote_front_amqp091::wire::frame::{FrameDecoder, put_heartbeat, put_method};
-use malote_front_amqp091::wire::method::{EncodeMethod as _, Method, basic, connection, queue};
+use malote_front_amqp091::wire::method::{
+    EncodeMethod as _, Method, basic, connection, exchange, queue,
+};
 use malote_front_amqp091::wire::properties::{BasicProperties, Properties};
 use malote_front_amqp091::wire::table::{ArrayBuilder, FieldTable, FieldValue, TableRef};
 use malote_front_amqp091::wire::text::ShortString;
 use malote_front_amqp091::{credentials, is_acceptable};
 
 const BODY_BYTES_MAX: u64 = 1 << 20;
+/// More than the arguments of any method have if they are empty.
+const ARGUMENT_BYTES_MAX: usize = 32;
 
 /// What a client sends, in one stream and each part by itself.
 pub(super) fn streams() -> Vec<Vec<u8>> {
@@ -63,6 +67,36 @@ pub(super) fn streams() -> Vec<Vec<u8>> {
         .collect();
     streams.push(streams.concat());
     streams
+}
+
+/// Every method with empty arguments, and some with the arguments that clients send.
+pub(super) fn methods() -> Vec<Vec<u8>> {
+    let mut methods = Vec::new();
+    for class in (10..=90).step_by(5) {
+        for method in 10..=121 {
+            let id = [0, class, 0, method];
+            // Zeros are empty strings, empty tables, zero numbers and unset bits; only one length is correct.
+            let payloads =
+                (0..=ARGUMENT_BYTES_MAX).map(|length| [&id, &vec![0; length][..]].concat());
+            let decodes = |payload: &Vec<u8>| Method::decode(&payload.clone().into()).is_ok();
+            methods.extend({ payloads }.find(decodes));
+        }
+    }
+    let queue = ShortString::from_static("queue");
+    let with_arguments: [Method; 5] = [
+        queue::Declare { queue: queue.clone(), arguments: table(), ..queue::Declare::default() }
+            .into(),
+        queue::Bind { queue: queue.clone(), arguments: table(), ..queue::Bind::default() }.into(),
+        exchange::Declare { arguments: table(), ..exchange::Declare::default() }.into(),
+        basic::Consume { queue, arguments: table(), ..basic::Consume::default() }.into(),
+        connection::StartOk { client_properties: table(), ..connection::StartOk::default() }.into(),
+    ];
+    methods.extend(with_arguments.map(|method| {
+        let mut out = BytesMut::new();
+        method.encode(&mut out);
+        out.to_vec()
+    }));
+    methods
 }
 
 /// Headers of messages, and arguments of queues.
@@ -160,6 +194,21 @@ pub(super) fn try_stream(bytes: &[u8]) {
     let _ = decoder.missing_bytes(&input);
 }
 
+/// The payload of a method frame. Fuzzing it alone keeps the frame correct, so that every mutation reaches the decoder.
+pub(super) fn try_method(bytes: &[u8]) {
+    match Method::decode(&Bytes::copy_from_slice(bytes)) {
+        Ok(method) => {
+            let mut out = BytesMut::new();
+            method.encode(&mut out);
+            assert_eq!(Method::decode(&out.freeze()), Ok(method));
+        }
+        Err(exception) => {
+            assert!(exception.reply_text().len() <= usize::from(u8::MAX), "it is a short string");
+            let _ = exception.connection_close();
+        }
+    }
+}
+
 pub(super) fn try_table(bytes: &[u8]) {
     let Ok(table) = TableRef::parse(bytes) else { return };
     let mut copy = FieldTable::builder();
@@ -184,6 +233,10 @@ pub(super) fn try_properties(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+
+    /// Methods of AMQP 0-9-1 with RabbitMQ's extensions.
+    const METHODS: usize = 66;
 
     /// Mutated input is only as good as the input was.
     #[test]
@@ -194,6 +247,13 @@ mod tests {
             while decoder.decode(&mut input).expect("a correct frame").is_some() {}
             assert!(input.is_empty());
             try_stream(&stream);
+        }
+        let methods = methods();
+        let ids: BTreeSet<_> = methods.iter().map(|payload| &payload[..4]).collect();
+        assert_eq!(ids.len(), METHODS, "every method is in the corpus");
+        for method in &methods {
+            assert!(Method::decode(&method.clone().into()).is_ok());
+            try_method(method);
         }
         for table in tables() {
             assert!(TableRef::parse(&table).is_ok());
