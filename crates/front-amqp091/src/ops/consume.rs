@@ -26,7 +26,8 @@ impl Conn {
             let id = BASE64URL_NOPAD.encode(self.front.engine.new_id().as_bytes());
             consume.consumer_tag = ShortString::truncated(&format!("amq.ctag-{id}"));
         }
-        let tag = consume.consumer_tag.clone();
+        // A copy: the string shares the buffer that it was read into.
+        let tag = ShortString::truncated(&consume.consumer_tag);
         if self.consumers.len() >= limits::CONSUMERS_MAX {
             let detail = format!("reached maximum ({}) of consumers", limits::CONSUMERS_MAX);
             return Err(Exception::new(ReplyCode::NotAllowed, detail));
