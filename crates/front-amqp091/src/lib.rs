@@ -71,6 +71,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use malote_engine::Engine;
+use malote_http::Budget;
 use malote_model::{Access, Principal};
 use parking_lot::Mutex;
 
@@ -108,6 +109,8 @@ pub struct Front {
     pub(crate) vhosts: Mutex<HashSet<String>>,
     /// The deletion of a virtual host that is in progress.
     pub(crate) deletions: tokio::sync::Mutex<()>,
+    /// Memory for bodies that have not arrived completely.
+    pub(crate) unfinished: Arc<Budget>,
     pub(crate) connections: AtomicU64,
     pub(crate) registry: registry::Registry,
 }
@@ -124,6 +127,10 @@ impl Front {
             replies: Mutex::default(),
             vhosts: Mutex::default(),
             deletions: tokio::sync::Mutex::default(),
+            unfinished: Budget::new(
+                limits::UNFINISHED_ALL_BYTES_MAX,
+                limits::UNFINISHED_ADDRESS_BYTES_MAX,
+            ),
             connections: AtomicU64::new(1),
             registry: registry::Registry::default(),
         }

@@ -56,6 +56,12 @@ pub const STAGED_BYTES_MAX: usize = 16 << 20;
 /// Bytes of messages of one connection whose body has not arrived completely, over all its channels: two of the largest.
 /// It cannot stop reading instead, because the rest of the bodies would never arrive.
 pub const UNFINISHED_BYTES_MAX: usize = 64 << 20;
+/// The same over all connections. A connection that exceeds it is closed.
+pub const UNFINISHED_ALL_BYTES_MAX: usize = 512 << 20;
+/// The same over all connections from one address, so that one cannot use all of it.
+pub const UNFINISHED_ADDRESS_BYTES_MAX: usize = 256 << 20;
+/// A connection takes its part of that in steps.
+pub const UNFINISHED_STEP_BYTES: usize = 1 << 20;
 /// Bytes of messages that a shared prefetch limit holds back. At this bound, no messages are taken from the engine.
 pub const HELD_BACK_BYTES_MAX: usize = 8 << 20;
 /// Bytes of one publication, counted once for each queue that the default exchange copies it to (`CC` and `BCC`).

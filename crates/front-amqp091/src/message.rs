@@ -50,9 +50,9 @@ pub(crate) fn incoming(
     mut publication: Publication,
     (user, impersonates): (&str, bool),
     replies: Option<&str>,
-    now: Timestamp,
+    now: impl Fn() -> Timestamp,
 ) -> Result<Incoming, Exception> {
-    let given = publication.properties.decode();
+    let mut given = publication.properties.decode();
     let asks_reply = asks_reply(given.reply_to);
     let headers = given.headers.unwrap_or_default();
     let blind_keys = keys(headers, BCC)?;
@@ -71,9 +71,10 @@ pub(crate) fn incoming(
         let kept = kept.build();
         let reply_to = replies.filter(|_| asks_reply).map(str::as_bytes).or(given.reply_to);
         let headers = given.headers.map(|_| kept.as_table());
-        publication.properties = BasicProperties { headers, reply_to, ..given }.encode();
+        let changed = BasicProperties { headers, reply_to, ..given }.encode();
+        publication.properties = changed;
+        given = publication.properties.decode();
     }
-    let given = publication.properties.decode();
     let headers = given.headers.unwrap_or_default();
     let (mut session, mut when, mut dedup_id) = (None, When::Now, None);
     if !headers.is_empty() {
@@ -85,7 +86,7 @@ pub(crate) fn incoming(
         dedup_id = text(DEDUP).map(str::to_owned);
         let delay = headers.get(DELAY).and_then(FieldValue::as_integer);
         if let Some(ms) = delay.and_then(|ms| u64::try_from(ms).ok()).filter(|&ms| ms > 0) {
-            when = When::At(now.plus_ms(ms));
+            when = When::At(now().plus_ms(ms));
         }
     }
     let exchange = publication.publish.exchange.as_str();
@@ -125,7 +126,8 @@ pub(crate) fn incoming(
 
 /// Whether a publication is accepted. Decodes everything that the server decodes; for fuzzing.
 pub fn is_acceptable(publication: Publication) -> bool {
-    incoming(publication, ("guest", false), Some("amq.rabbitmq.reply-to.x"), Timestamp(0)).is_ok()
+    incoming(publication, ("guest", false), Some("amq.rabbitmq.reply-to.x"), || Timestamp(0))
+        .is_ok()
 }
 
 fn expiration(text: &[u8]) -> Result<u64, Exception> {

@@ -64,6 +64,42 @@ async fn bodies_that_never_end_are_bounded() {
     assert!(text.contains("unfinished messages"), "{text}");
 }
 
+/// Each connection is within its own bound.
+#[tokio::test]
+async fn unfinished_bodies_of_many_connections_are_bounded() {
+    let world = World::new();
+    let (mut start, mut part) = (BytesMut::new(), BytesMut::new());
+    put_method(&mut start, 1, &basic::Publish { routing_key: short("q"), ..Default::default() });
+    let mut header = vec![0, 60, 0, 0];
+    header.extend((30_u64 << 20).to_be_bytes());
+    header.extend([0, 0]);
+    put_frame(&mut start, FrameKind::Header, 1, |out| out.extend_from_slice(&header));
+    put_frame(&mut part, FrameKind::Body, 1, |out| out.extend_from_slice(&[0; FRAME_BYTES]));
+    let frames = (29 << 20) / FRAME_BYTES;
+    let mut held = Vec::new();
+    for _ in 0..limits::UNFINISHED_ADDRESS_BYTES_MAX / (frames * FRAME_BYTES) {
+        let mut client = world.channel().await;
+        client.write(&start).await;
+        for _ in 0..frames {
+            client.write(&part).await;
+        }
+        held.push(client);
+    }
+    let mut last = world.channel().await;
+    last.write(&start).await;
+    for _ in 0..frames {
+        last.write(&part).await;
+    }
+    let (code, text) = next_close(&mut last).await;
+    assert_eq!((code, text.contains("unfinished messages")), (506, true), "{text}");
+    // It gave up its part, so others have room.
+    let mut other = world.channel().await;
+    other.confirms().await;
+    other.declare("q", FieldTable::default()).await;
+    publish(&mut other, 1, "q", 5 << 20).await;
+    other.confirmed(1).await;
+}
+
 #[tokio::test]
 async fn a_body_larger_than_a_message_is_refused_by_its_header() {
     let world = World::new();

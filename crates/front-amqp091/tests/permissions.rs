@@ -5,6 +5,7 @@ mod common;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Ana, Client, Open, World, short};
 use malote_front_amqp091::names;
@@ -175,6 +176,54 @@ async fn publishing_needs_write_on_the_exchange_and_on_the_routing_key() {
         let mut client = ana(&world).await;
         assert_eq!(refusal_of_publication(&mut client, exchange, key).await, expected);
     }
+}
+
+/// Everything is allowed, until sending is revoked.
+#[derive(Default)]
+struct Revocable {
+    version: AtomicU64,
+}
+
+impl Access for Revocable {
+    fn check(&self, who: &Principal, action: Action, on: Resource<'_>) -> Result<(), Denied> {
+        match action == Action::Send && self.version() > 0 {
+            true => Err(Denied::new(who, action, on)),
+            false => Ok(()),
+        }
+    }
+    fn version(&self) -> u64 {
+        self.version.load(Ordering::SeqCst)
+    }
+}
+
+/// A channel remembers where it published last, and what it may do there.
+#[tokio::test]
+async fn a_permission_that_is_revoked_or_ends_with_a_key_holds_no_longer() {
+    for exchange in ["", "cx"] {
+        let access = Arc::new(Revocable::default());
+        let world = World::with(access.clone(), Arc::new(Ana));
+        let mut client = ana(&world).await;
+        client.declare("cq", FieldTable::default()).await;
+        client.declare_exchange("cx", "topic", FieldTable::default()).await;
+        client.bind("cq", "cx", "#").await;
+        for text in ["one", "two"] {
+            client.publish(exchange, "cq", text).await;
+            assert_eq!(client.get("cq").await.unwrap().text(), text);
+        }
+        access.version.store(1, Ordering::SeqCst);
+        let shown = if exchange.is_empty() { "amq.default" } else { exchange };
+        let expected = refused(&format!("exchange '{shown}'"));
+        assert_eq!(refusal_of_publication(&mut client, exchange, "cq").await, expected);
+    }
+    let world = world(&[]);
+    let mut client = ana(&world).await;
+    client.declare("cq", FieldTable::default()).await;
+    client.declare_exchange("cx", "topic", FieldTable::default()).await;
+    client.bind("cq", "cx", "k.#").await;
+    client.publish("cx", "k.1", "x").await;
+    assert_eq!(client.get("cq").await.unwrap().text(), "x");
+    let expected = refused("topic 'z.1' in exchange 'cx'");
+    assert_eq!(refusal_of_publication(&mut client, "cx", "z.1").await, expected);
 }
 
 #[tokio::test]

@@ -26,7 +26,8 @@ pub(crate) struct Channel {
     /// Consumers that ended during the request. RabbitMQ announces them after its reply, at most one for each consumer.
     pub ended: Vec<ShortString>,
     pub mode: Mode,
-    next_tag: u64,
+    /// The delivery tag of the last delivery.
+    pub last_tag: u64,
     pub unacked: BTreeMap<u64, Unacked>,
     pub consumers: HashMap<ShortString, Consumer>,
     /// The prefetch limit of consumers that are started from now on; 0 for none.
@@ -40,7 +41,16 @@ pub(crate) struct Channel {
     /// The consumer of direct replies.
     pub reply_to: Option<ReplyConsumer>,
     /// Where the last publication went, because the next one usually goes there too.
-    pub last_target: Option<(ShortString, ShortString, Address)>,
+    pub last_target: Option<Target>,
+}
+
+/// Where publications with an exchange and a routing key go, and that the caller may send there.
+pub(crate) struct Target {
+    pub exchange: ShortString,
+    pub key: ShortString,
+    pub address: Address,
+    /// The permissions under which it was allowed. Newer ones are checked again.
+    pub permissions: u64,
 }
 
 /// What a channel does with publications.
@@ -129,7 +139,7 @@ impl Channel {
             ended: Vec::new(),
             waiting: VecDeque::new(),
             mode: Mode::Plain,
-            next_tag: 1,
+            last_tag: 0,
             unacked: BTreeMap::new(),
             consumers: HashMap::new(),
             prefetch: 0,
@@ -143,9 +153,8 @@ impl Channel {
 
     /// The next delivery tag.
     pub fn next_tag(&mut self) -> u64 {
-        let tag = self.next_tag;
-        self.next_tag += 1;
-        tag
+        self.last_tag += 1;
+        self.last_tag
     }
 
     /// Whether the shared prefetch limit allows another delivery that must be acknowledged.
@@ -153,22 +162,17 @@ impl Channel {
         self.prefetch_all == 0 || self.unacked.len() < usize::from(self.prefetch_all)
     }
 
-    /// Removes unacknowledged deliveries: one, or all up to a tag (0: all). `None` if there is no such delivery.
-    pub fn take_unacked(&mut self, tag: u64, multiple: bool) -> Option<Vec<Unacked>> {
-        if !multiple {
-            return self.unacked.remove(&tag).map(|one| vec![one]);
-        }
+    /// Removes all unacknowledged deliveries up to a tag (0: all). `None` if there is no such delivery.
+    pub fn take_unacked_up_to(&mut self, tag: u64) -> Option<BTreeMap<u64, Unacked>> {
         if tag == 0 {
-            return Some(std::mem::take(&mut self.unacked).into_values().collect());
+            return Some(std::mem::take(&mut self.unacked));
         }
         // A tag of the past or the future is an error, unless something older is still unacknowledged.
         let first = *self.unacked.first_key_value()?.0;
-        if tag >= self.next_tag || tag < first {
+        if tag > self.last_tag || tag < first {
             return None;
         }
         let later = self.unacked.split_off(&(tag + 1));
-        let taken = std::mem::replace(&mut self.unacked, later);
-        let taken: Vec<_> = taken.into_values().collect();
-        (!taken.is_empty()).then_some(taken)
+        Some(std::mem::replace(&mut self.unacked, later))
     }
 }

@@ -1,5 +1,6 @@
 //! Frames → channels; opening and closing channels.
 
+use malote_http::Share;
 use tokio::time::Instant;
 
 use super::Conn;
@@ -98,7 +99,10 @@ impl Conn {
                 let before = channel.assembler.buffered_bytes();
                 let pushed = channel.assembler.push(frame);
                 let after = channel.assembler.buffered_bytes();
-                self.unfinished_bytes = (self.unfinished_bytes + after).saturating_sub(before);
+                if after != before {
+                    self.unfinished_bytes = (self.unfinished_bytes + after).saturating_sub(before);
+                    self.share_unfinished();
+                }
                 self.pushed(number, pushed, payload_bytes);
             }
         }
@@ -128,6 +132,34 @@ impl Conn {
                 _ => self.request(number, assembled),
             },
             Err(exception) => self.fail(number, exception),
+        }
+    }
+
+    /// Adjusts the connection's share of the memory that all connections may use for unfinished bodies.
+    fn share_unfinished(&mut self) {
+        let needed = self.unfinished_bytes;
+        if needed == 0 {
+            self.unfinished_share = None;
+            return;
+        }
+        let held = self.unfinished_share.as_ref().map_or(0, Share::bytes);
+        if needed <= held {
+            return;
+        }
+        // In steps, so that not every frame asks.
+        let more = (needed - held).max(limits::UNFINISHED_STEP_BYTES);
+        let grown = match &mut self.unfinished_share {
+            Some(share) => share.grow(more),
+            none => {
+                *none = self.front.unfinished.take(self.peer.address, more);
+                none.is_some()
+            }
+        };
+        if !grown {
+            let detail = "too many unfinished messages from this address or from all: send large messages one after the \
+                other";
+            let exception = Exception::new(ReplyCode::ResourceError, detail);
+            self.close_connection(&exception.caused_by(basic::Publish::ID));
         }
     }
 
@@ -243,8 +275,7 @@ impl Conn {
         self.held_bytes = self.held_bytes.saturating_sub(waiting);
         channel.busy = false;
         let tags: Vec<_> = channel.consumers.keys().cloned().collect();
-        self.unfinished_bytes =
-            self.unfinished_bytes.saturating_sub(channel.assembler.buffered_bytes());
+        let unfinished = channel.assembler.buffered_bytes();
         // A channel that waits for `close-ok` keeps nothing.
         channel.assembler = ContentAssembler::new(limits::MESSAGE_BYTES_MAX);
         let staged = match &mut channel.mode {
@@ -261,6 +292,10 @@ impl Conn {
         let held: Vec<_> = held.collect();
         let leases = unacked.into_iter().chain(held);
         self.settle_queue.add(Verdict::Release, leases);
+        if unfinished > 0 {
+            self.unfinished_bytes = self.unfinished_bytes.saturating_sub(unfinished);
+            self.share_unfinished();
+        }
         self.drop_reply_consumer(number);
         // The messages return after the consumers were stopped, and before they are detached.
         for tag in tags {

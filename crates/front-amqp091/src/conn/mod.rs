@@ -33,6 +33,7 @@ use bytes::BytesMut;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use malote_engine::{Connection as EngineConnection, ConsumerId, Outbound};
+use malote_http::Share;
 use malote_model::{Action, AuditAction, AuditEntry, QueueName, Resource};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
@@ -87,6 +88,8 @@ pub(crate) struct Conn {
     pub(crate) staged_bytes: usize,
     /// Bytes of all bodies that have not arrived completely.
     pub(crate) unfinished_bytes: usize,
+    /// This connection's share of what all connections may use for them.
+    unfinished_share: Option<Share>,
     /// Bytes of messages that shared prefetch limits hold back.
     pub(crate) held_back_bytes: usize,
     /// Exclusive queues of this connection.
@@ -152,6 +155,7 @@ impl Conn {
             unacked: 0,
             staged_bytes: 0,
             unfinished_bytes: 0,
+            unfinished_share: None,
             held_back_bytes: 0,
             own_queues: HashSet::new(),
             confirming: Vec::new(),

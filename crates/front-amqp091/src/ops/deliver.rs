@@ -1,55 +1,62 @@
 //! Deliveries: from the engine to the client.
 
+use bytes::BytesMut;
 use malote_engine::{ConsumerId, Delivery};
 use tokio::time::Instant;
 
 use crate::conn::Conn;
-use crate::conn::channel::Unacked;
+use crate::conn::channel::{Channel, Unacked};
+use crate::conn::handshake::Session;
 use crate::limits;
 use crate::message::{self, Outgoing};
 use crate::wire::content::{OutgoingDeliver, put_content};
+use crate::wire::text::ShortString;
 
 impl Conn {
     /// Messages for a consumer.
     pub(crate) fn deliver(&mut self, id: ConsumerId, deliveries: Vec<Delivery>) {
-        let found = self.consumers.get(&id).cloned();
-        let found = found.and_then(|(number, tag)| {
-            Some((number, self.channels.get_mut(&number)?.consumers.get_mut(&tag)?))
+        let count = deliveries.len() as u32;
+        let found = self.consumers.get(&id).and_then(|(number, tag)| {
+            let channel = self.channels.get_mut(number)?;
+            let given = &mut channel.consumers.get_mut(tag)?.given;
+            *given = given.saturating_sub(count);
+            Some((*number, tag, channel))
         });
-        let Some((number, consumer)) = found else {
+        let Some((number, tag, channel)) = found else {
             // The client has cancelled it, and has not seen these.
-            let count = deliveries.len() as u32;
             for delivery in deliveries {
                 self.release(delivery.lease);
             }
             return self.leaving_received(id, count);
         };
-        consumer.given = consumer.given.saturating_sub(deliveries.len() as u32);
+        let mut writer = DeliveryWriter::new(&mut self.out, &self.session, number);
         for delivery in deliveries {
-            let bytes = held_bytes(&delivery);
-            let channel = self.channel(number);
-            let waits = delivery.lease.is_some()
-                && (!channel.allows_delivery() || !channel.held.is_empty());
-            match waits {
-                true => {
-                    channel.held.push_back((id, delivery));
-                    self.held_back_bytes += bytes;
-                }
-                false => self.send_delivery(number, id, delivery),
+            if delivery.lease.is_some() && (!channel.allows_delivery() || !channel.held.is_empty())
+            {
+                self.held_back_bytes += held_bytes(&delivery);
+                channel.held.push_back((id, delivery));
+            } else {
+                writer.put(channel, tag, &delivery);
             }
         }
+        self.unacked += writer.unacked;
         self.feed(number);
     }
 
     /// Sends messages that the shared prefetch limit of a channel allows now.
     pub(crate) fn send_held(&mut self, number: u16) {
-        while let Some(channel) = self.channels.get_mut(&number)
-            && channel.allows_delivery()
+        let Some(channel) = self.channels.get_mut(&number) else { return };
+        let mut writer = DeliveryWriter::new(&mut self.out, &self.session, number);
+        while channel.allows_delivery()
             && let Some((id, delivery)) = channel.held.pop_front()
         {
-            let delivery = self.no_longer_held(delivery);
-            self.send_delivery(number, id, delivery);
+            self.held_back_bytes = self.held_back_bytes.saturating_sub(held_bytes(&delivery));
+            // What was held back for a consumer left the list together with it.
+            if let Some((_, tag)) = self.consumers.get(&id) {
+                writer.put(channel, tag, &delivery);
+            }
         }
+        self.unacked += writer.unacked;
     }
 
     /// Whether messages that shared prefetch limits hold back leave room for more.
@@ -63,41 +70,6 @@ impl Conn {
         delivery
     }
 
-    fn send_delivery(&mut self, number: u16, id: ConsumerId, delivery: Delivery) {
-        let (session, frame_max) = (self.session.clone(), self.session.frame_max);
-        let Some((_, consumer_tag)) = self.consumers.get(&id).cloned() else {
-            return self.release(delivery.lease);
-        };
-        let Some(channel) = self.channels.get_mut(&number) else { return };
-        let delivery_tag = channel.next_tag();
-        let Some(consumer) = channel.consumers.get_mut(&consumer_tag) else {
-            return self.release(delivery.lease);
-        };
-        let counts = consumer.counts_deliveries;
-        let out = message::outgoing(&session.host, &consumer.queue, &delivery, counts);
-        if let Some(lease) = delivery.lease {
-            consumer.outstanding += 1;
-            let unacked = Unacked {
-                tag: delivery_tag,
-                lease,
-                consumer: Some(consumer_tag.clone()),
-                since: Instant::now(),
-            };
-            channel.unacked.insert(delivery_tag, unacked);
-            self.unacked += 1;
-        }
-        let Outgoing { exchange, routing_key, properties } = &out;
-        let deliver = OutgoingDeliver {
-            consumer_tag: &consumer_tag,
-            delivery_tag,
-            redelivered: delivery.receives > 1,
-            exchange,
-            routing_key,
-        };
-        let body = &delivery.stored.message.body.bytes;
-        put_content(&mut self.out, number, frame_max, &deliver, properties, body);
-    }
-
     /// Messages could not be read: their credit is given back.
     pub(crate) fn damaged(&mut self, id: ConsumerId, count: u32) {
         let Some((number, tag)) = self.consumers.get(&id).cloned() else {
@@ -108,6 +80,46 @@ impl Conn {
             consumer.given = consumer.given.saturating_sub(count);
             self.feed(number);
         }
+    }
+}
+
+/// Writes deliveries to the consumers of one channel.
+struct DeliveryWriter<'a> {
+    out: &'a mut BytesMut,
+    session: &'a Session,
+    number: u16,
+    since: Instant,
+    /// Deliveries that must be acknowledged.
+    unacked: usize,
+}
+
+impl<'a> DeliveryWriter<'a> {
+    fn new(out: &'a mut BytesMut, session: &'a Session, number: u16) -> Self {
+        Self { out, session, number, since: Instant::now(), unacked: 0 }
+    }
+
+    fn put(&mut self, channel: &mut Channel, tag: &ShortString, delivery: &Delivery) {
+        let delivery_tag = channel.next_tag();
+        let consumer = channel.consumers.get_mut(tag).expect("a channel knows its consumers");
+        let (host, counts) = (&self.session.host, consumer.counts_deliveries);
+        let out = message::outgoing(host, &consumer.queue, delivery, counts);
+        if let Some(lease) = delivery.lease {
+            consumer.outstanding += 1;
+            let (consumer, since) = (Some(tag.clone()), self.since);
+            let unacked = Unacked { tag: delivery_tag, lease, consumer, since };
+            channel.unacked.insert(delivery_tag, unacked);
+            self.unacked += 1;
+        }
+        let Outgoing { exchange, routing_key, properties } = &out;
+        let deliver = OutgoingDeliver {
+            consumer_tag: tag,
+            delivery_tag,
+            redelivered: delivery.receives > 1,
+            exchange,
+            routing_key,
+        };
+        let body = &delivery.stored.message.body.bytes;
+        put_content(self.out, self.number, self.session.frame_max, &deliver, properties, body);
     }
 }
 

@@ -7,7 +7,7 @@ use malote_engine::{EncodedBatch, Engine, EngineError, IdFormat, Receipts};
 use malote_model::{Action, Address, QueueName, Refusal, Resource, TopicName};
 
 use super::reply_to::{REPLY_TO, is_reply_name};
-use crate::conn::channel::Mode;
+use crate::conn::channel::{Mode, Target};
 use crate::conn::dispatch::not_implemented;
 use crate::conn::{Completion, Conn, allow_key};
 use crate::limits;
@@ -78,11 +78,12 @@ impl Conn {
             return Err(not_implemented("immediate=true"));
         }
         let session = self.session.clone();
-        let now = self.front.engine.now();
-        let user = (session.user.as_str(), self.impersonates);
-        let replies = self.channel(number).reply_to.as_ref().map(|replies| replies.name.as_str());
+        let engine = &self.front.engine;
+        let channel = self.channels.get(&number).expect("requests come on open channels");
+        let replies = channel.reply_to.as_ref().map(|replies| replies.name.as_str());
+        let who = (session.user.as_str(), self.impersonates);
         let Incoming { message, publication, asks_reply } =
-            message::incoming(publication, user, replies, now)?;
+            message::incoming(publication, who, replies, || engine.now())?;
         if asks_reply && self.channel(number).reply_to.is_none() {
             return Err(precondition("fast reply consumer does not exist"));
         }
@@ -174,27 +175,29 @@ impl Conn {
         number: u16,
         publish: &basic::Publish,
     ) -> Result<Option<Address>, Exception> {
-        let session = self.session.clone();
         let (exchange, key) = (&publish.exchange, &publish.routing_key);
+        // Before the check: permissions that change meanwhile are checked again with the next publication.
+        let permissions = self.front.access.version();
         let last = self.channel(number).last_target.as_ref();
-        // The key matters only for the default exchange.
-        let same = last.filter(|(x, k, _)| x == exchange && (!exchange.is_empty() || k == key));
-        let address = match same {
-            Some((_, _, address)) => address.clone(),
-            None if exchange.is_empty() => match session.host.queue(key) {
-                Ok(queue) => queue.into(),
-                Err(_) => return Ok(None),
+        let last =
+            last.filter(|last| last.exchange == *exchange && last.permissions == permissions);
+        if let Some(last) = last.filter(|last| last.key == *key) {
+            return Ok(Some(last.address.clone()));
+        }
+        let address = match last.filter(|_| !exchange.is_empty()) {
+            // The key decides only what the topic does with the message.
+            Some(last) => last.address.clone(),
+            None => match self.allowed_address(exchange, key)? {
+                Some(address) => address,
+                None => return Ok(None),
             },
-            None => session.host.topic(exchange)?.into(),
         };
-        if same.is_none() {
-            let target = (exchange.detached(), key.detached(), address.clone());
-            self.channel(number).last_target = Some(target);
+        if !exchange.is_empty() {
+            allow_key(&self.front, &self.session, Action::Send, exchange, key)?;
         }
-        match &address {
-            Address::Queue(queue) => self.allow_default(queue)?,
-            Address::Topic(topic) => self.allow_exchange(topic, exchange, key)?,
-        }
+        let (exchange, key) = (exchange.detached(), key.detached());
+        let target = Target { exchange, key, address: address.clone(), permissions };
+        self.channel(number).last_target = Some(target);
         Ok(Some(address))
     }
 
@@ -216,6 +219,18 @@ impl Conn {
                 self.allow_exchange(topic, exchange, key)
             }
         })
+    }
+
+    /// The queue of the default exchange, or the topic of another exchange, if the caller may send there.
+    fn allowed_address(&self, exchange: &str, key: &str) -> Result<Option<Address>, Exception> {
+        if exchange.is_empty() {
+            let Ok(queue) = self.session.host.queue(key) else { return Ok(None) };
+            self.allow_default(&queue)?;
+            return Ok(Some(queue.into()));
+        }
+        let topic = self.session.host.topic(exchange)?;
+        self.allow(Action::Send, &topic, "exchange", exchange)?;
+        Ok(Some(topic.into()))
     }
 
     /// Publishing to the default exchange needs a grant for the queue, or a permission for the exchange.

@@ -56,18 +56,36 @@ impl Conn {
         multiple: bool,
         verdict: Verdict,
     ) -> Result<(), Exception> {
+        let unknown = || precondition(format!("unknown delivery tag {tag}"));
         let channel = self.channel(number);
-        let taken = channel.take_unacked(tag, multiple);
-        let taken = taken.ok_or_else(|| precondition(format!("unknown delivery tag {tag}")))?;
-        if let Mode::Transaction(staged) = &mut channel.mode {
-            staged.settled.extend(taken.into_iter().map(|one| (one, verdict)));
-            return Ok(());
+        if multiple {
+            let taken = channel.take_unacked_up_to(tag).ok_or_else(unknown)?;
+            self.settle_these(number, taken.into_values(), verdict);
+        } else {
+            let one = channel.unacked.remove(&tag).ok_or_else(unknown)?;
+            self.settle_these(number, std::iter::once(one), verdict);
         }
-        acknowledged(channel, taken.iter());
-        self.forget_unacked(taken.len());
-        self.settle_queue.add(verdict, taken.into_iter().map(|one| one.lease));
-        self.feed(number);
         Ok(())
+    }
+
+    fn settle_these(
+        &mut self,
+        number: u16,
+        taken: impl ExactSizeIterator<Item = Unacked>,
+        verdict: Verdict,
+    ) {
+        let count = taken.len();
+        let Some(channel) = self.channels.get_mut(&number) else { return };
+        if let Mode::Transaction(staged) = &mut channel.mode {
+            return staged.settled.extend(taken.map(|one| (one, verdict)));
+        }
+        let leases = taken.map(|one| {
+            acknowledged(channel, std::iter::once(&one));
+            one.lease
+        });
+        self.settle_queue.add(verdict, leases);
+        self.forget_unacked(count);
+        self.feed(number);
     }
 
     /// Returns all unacknowledged messages of a channel to their queues.

@@ -76,6 +76,7 @@ const ATTACKS: &[Attack] = &[
     Attack { name: "table-bombs", run: rabbitmq::table_bombs, growth_max: 64 * MIB },
     Attack { name: "frame-size-lies", run: rabbitmq::frame_size_lies, growth_max: 64 * MIB },
     Attack { name: "endless-bodies", run: rabbitmq::endless_bodies, growth_max: 160 * MIB },
+    Attack { name: "stalled-bodies", run: rabbitmq::stalled_bodies, growth_max: 512 * MIB },
     // Twenty connections with at most 8 MiB from the engine and 1 MiB of output each, and the queue's own 64 MiB.
     Attack { name: "unread-consumers", run: rabbitmq::unread_consumers, growth_max: 384 * MIB },
     // Ten connections with 16 MiB on their way and 16 MiB of output each.
@@ -85,7 +86,10 @@ const ATTACKS: &[Attack] = &[
     Attack { name: "transactions", run: rabbitmq::endless_transactions, growth_max: 96 * MIB },
     Attack { name: "many-copies", run: rabbitmq::many_copies, growth_max: 96 * MIB },
     Attack { name: "many-queues", run: rabbitmq::many_queues, growth_max: 256 * MIB },
+    // Twelve connections with at most 8 MiB of output each, and unacknowledged messages.
+    Attack { name: "get-loops", run: rabbitmq::get_loops, growth_max: 384 * MIB },
     Attack { name: "connection-churn", run: rabbitmq::connection_churn, growth_max: 64 * MIB },
+    Attack { name: "abandoned", run: rabbitmq::abandoned_connections, growth_max: 96 * MIB },
 ];
 
 /// Runs all attacks, or the one with this name. Returns false if an attack succeeded.

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::rng::Rng;
@@ -57,7 +57,7 @@ pub fn run(protocol: Protocol, cycles: u64, binary: &Path, seed: u64) -> Result<
         threads.push(receiver(&shared, protocol, n));
     }
     threads.extend(flows::clients(&shared, protocol, seed));
-    let cycled = cycle(&mut server, &shared, cycles, seed, Duration::from_millis(120))?;
+    let cycled = cycle(&mut server, &shared, cycles, seed, &Pace::of(Duration::from_millis(120)))?;
     shared.set_paused(true);
     // Wait until the leases of killed clients have expired and everything was received.
     shared.wait_until_drained();
@@ -87,7 +87,7 @@ pub fn run_servicebus(program: &Path, cycles: u64, binary: &Path, seed: u64) -> 
     let shared = Shared::new(server.at, PADDING_MAX);
     let mut clients = Program::start(program, amqp, &shared)?;
     // The client needs time to notice the restart and to reconnect.
-    let cycled = cycle(&mut server, &shared, cycles, seed, Duration::from_millis(1500))?;
+    let cycled = cycle(&mut server, &shared, cycles, seed, &Pace::of(Duration::from_millis(1500)))?;
     clients.pause()?;
     shared.wait_until_drained();
     println!("ServiceBus: {cycled}");
@@ -98,19 +98,53 @@ pub fn run_servicebus(program: &Path, cycles: u64, binary: &Path, seed: u64) -> 
 /// Short, so that messages are redelivered soon.
 const LOCK_MS: u64 = 3_000;
 
+/// When a restarted server is killed again.
+struct Pace<'a> {
+    /// Not before it was up for this time.
+    up_min: Duration,
+    /// Not before the clients have done this much since the restart, of what `done` counts: on a slow machine, a kill
+    /// would otherwise find no client that is connected.
+    work_min: [u64; 2],
+    done: &'a dyn Fn() -> [u64; 2],
+}
+
+impl Pace<'_> {
+    fn of(up_min: Duration) -> Pace<'static> {
+        Pace { up_min, work_min: [0; 2], done: &|| [0; 2] }
+    }
+
+    /// Waits until the clients have worked. Fails if they never do.
+    fn wait(&self) -> Result<()> {
+        let (begun, before) = (Instant::now(), (self.done)());
+        loop {
+            let now = (self.done)();
+            let enough = |n: usize| now[n] - before[n] >= self.work_min[n];
+            if enough(0) && enough(1) {
+                return Ok(());
+            }
+            ensure!(begun.elapsed() < WORK_MAX, "the clients do nothing after a restart");
+            sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// The longest wait for the clients of a restarted server.
+const WORK_MAX: Duration = Duration::from_secs(120);
+
 /// Kills and restarts the server. Returns a summary.
 fn cycle(
     server: &mut Server,
     shared: &Shared,
     cycles: u64,
     seed: u64,
-    up_min: Duration,
+    pace: &Pace<'_>,
 ) -> Result<String> {
     let begun = Instant::now();
     let mut rng = Rng::new(seed);
     let mut slowest = Duration::ZERO;
     for _ in 0..cycles {
-        sleep(up_min + Duration::from_millis(rng.below(500)));
+        pace.wait()?;
+        sleep(pace.up_min + Duration::from_millis(rng.below(500)));
         server.kill()?;
         shared.history().killed(now());
         let down = Instant::now();

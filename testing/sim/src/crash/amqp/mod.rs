@@ -29,6 +29,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use super::Pace;
 use super::clients::Shared;
 use super::server::Server;
 use consumers::{Role, consume};
@@ -39,8 +40,9 @@ const PUBLISHERS: u64 = 3;
 const QUEUES: [&str; 6] = ["line", "plain", "ordered", "copy", "judged", "dead"];
 const EXCHANGE: &str = "news";
 const DEAD_EXCHANGE: &str = "graves";
-/// Time for a restarted server, so that clients are connected when it is killed.
-const UP_MIN: Duration = Duration::from_millis(250);
+/// Publications and deliveries after each restart, at least, so that clients are connected when it is killed.
+const WORK_MIN: [u64; 2] = [50, 200];
+const UP_MIN: Duration = Duration::from_millis(50);
 /// How long to wait at the end until the queues are empty.
 const EMPTY_MAX: Duration = Duration::from_secs(60);
 /// A request that takes longer is given up, together with its connection.
@@ -64,7 +66,10 @@ pub fn run(cycles: u64, binary: &Path, seed: u64) -> Result<bool> {
     let load = Arc::new(Load { amqp, shared: shared.clone(), record: Record::default() });
     runtime.block_on(declare(&load)).context("cannot declare the queues")?;
     let tasks = start(&runtime, &load, seed);
-    let cycled = super::cycle(&mut server, &shared, cycles, seed, UP_MIN)?;
+    let publications = &load.record.publications;
+    let done = || [publications.load(Ordering::Relaxed), shared.history().deliveries];
+    let pace = Pace { up_min: UP_MIN, work_min: WORK_MIN, done: &done };
+    let cycled = super::cycle(&mut server, &shared, cycles, seed, &pace)?;
     shared.set_paused(true);
     shared.wait_until_drained();
     let left = runtime.block_on(wait_until_empty(&load))?;
