@@ -102,7 +102,7 @@ pub(crate) fn tests_with(args: &[&str], env: &[(&str, &str)]) -> Result<Outcome>
     for line in BufReader::new(stdout).split(b'\n') {
         let line = line.context("cannot read the output of the tests")?;
         let line = String::from_utf8_lossy(&line);
-        // If nobody reads our output any more, the tests still count.
+        // If the reader of the output has gone, the tests still count.
         let _ = writeln!(std::io::stdout(), "{line}");
         if let Some((passed, failed)) = parse_counts(&line) {
             outcome.passed += passed;

@@ -10,13 +10,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use malote::{Batch, Body, Cancelled, Capability, Malote, Outcome, Retry, State, Worker};
-use malote_connectors::{BrokerError, Delivery};
+use malote_connectors::{BrokerError, Delivery, RetryDelay};
 use malote_model::{
     Address, Dedup, Message, QueueName, QueueSpec, Seq, Sessions, Timestamp, Value, When,
 };
 use parking_lot::Mutex;
 
-use crate::backoff::Backoff;
 use crate::output::note;
 use crate::when;
 use crate::work::{Idle, until_end};
@@ -24,7 +23,7 @@ use crate::work::{Idle, until_end};
 /// Messages in one request to the target.
 const TOGETHER: usize = 256;
 /// Delays between attempts to reach the target.
-const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+const RETRY: RetryDelay = RetryDelay::new(Duration::from_millis(100), Duration::from_secs(5));
 /// Lock time of the session that is accepted to see whether the queue has sessions.
 const SESSION_CHECK_LOCK: Duration = Duration::from_secs(5);
 /// How often the progress is printed.
@@ -52,7 +51,7 @@ pub(crate) struct Bridge {
     /// Source broker: any URL that `malote work --broker` takes
     #[arg(long, value_name = "URL")]
     from: String,
-    /// BridgeTarget broker
+    /// URL of the broker that receives the messages
     #[arg(long, value_name = "URL")]
     to: String,
     /// Queue on the target [default: the same name]
@@ -282,7 +281,7 @@ impl BridgeTarget {
                         note(format_args!("{error}; retrying"));
                     }
                     tokio::select! {
-                        () = tokio::time::sleep(backoff.next()) => {}
+                        () = tokio::time::sleep(backoff.pause()) => {}
                         () = cancelled.wait() => return Err(Stop::Cancelled),
                     }
                 }

@@ -39,7 +39,6 @@ pub(crate) enum Failure {
     /// A check failed. The details are already on standard output.
     #[error("{0}")]
     Unhealthy(String),
-    /// Ctrl-C.
     #[error("interrupted")]
     Interrupted,
 }

@@ -7,7 +7,6 @@ mod api;
 mod args;
 mod ask;
 mod audit;
-mod backoff;
 mod backup;
 mod bench;
 mod bridge;

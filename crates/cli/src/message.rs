@@ -3,8 +3,9 @@
 use malote_wire_native::PropertyMap;
 use malote_wire_native::body::BodyContent;
 use malote_wire_native::dead_letter::RedriveResult;
-use malote_wire_native::message::{ReceivedMessage, SentMessage};
+use malote_wire_native::message::SentMessage;
 use malote_wire_native::queue::RemovedCount;
+use malote_wire_native::received::ReceivedMessage;
 use serde_json::Value;
 
 use crate::output::{Facts, Format, Output, Row};

@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use malote_model::{QueueName, SessionId, limits};
-use malote_wire_native::message::ReceivedMessage;
 use malote_wire_native::receive::ReceiveRequest;
+use malote_wire_native::received::ReceivedMessage;
 use malote_wire_native::session::{AcceptRequest, HeldSession};
 
 use crate::api::Api;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use malote_model::{QueueName, SessionId, limits};
 use malote_wire_native::PropertyMap;
-use malote_wire_native::message::ReceivedMessage;
+use malote_wire_native::received::ReceivedMessage;
 
 use crate::api::{Api, ApiError, PeekFilter};
 use crate::args::{Remote, queue_name, session_id};
@@ -75,7 +75,6 @@ impl Tail {
     }
 }
 
-/// `NAME=VALUE`.
 fn filter(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),

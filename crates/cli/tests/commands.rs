@@ -255,7 +255,7 @@ fn sessions_can_be_locked_have_state_and_can_be_broken() {
     let held = server.run("receive q --session s");
     assert_eq!(held.code, 4, "{held}");
     assert!(held.err.contains("malote session break"), "{held}");
-    assert_eq!(server.run("session break q s").code, 2, "nobody can be asked");
+    assert_eq!(server.run("session break q s").code, 2, "there is no terminal to ask on");
     server.ok("session break q s --yes");
     assert_eq!(server.ok("receive q --session s --raw"), "1\n");
     server.ok("session state q s --clear");

@@ -38,7 +38,7 @@ fn users_keys_and_tokens_are_stored_in_the_data_directory() {
     "#]]
     .assert_eq(&run("user add ana --no-password").to_string());
     assert_eq!(run("user rm nobody").code, 3);
-    assert_eq!(run("user add bob").code, 2, "nobody can be asked for a password");
+    assert_eq!(run("user add bob").code, 2, "there is no terminal to ask for a password");
     assert_eq!(run("user grant ana fly orders").code, 2);
     assert_eq!(run("token add ci").code, 2, "a token needs a user or permissions");
     let token = run("token add ci --for ana -o name").out;

@@ -138,7 +138,7 @@ fn a_topic_from_creation_to_removal() {
     let missing = server.run("topic publish nowhere x");
     assert_eq!(missing.code, 3);
     assert!(missing.err.contains("malote topic create NAME"), "{missing}");
-    assert_eq!(server.run("topic rm sales").code, 2, "nobody can be asked");
+    assert_eq!(server.run("topic rm sales").code, 2, "there is no terminal to ask on");
     assert!(server.run("subscription rm sales eu --yes").err.contains("deleted"));
     assert!(server.run("topic rm sales --yes").err.contains("topic `sales` deleted"));
     assert_eq!(server.ok("queue ls -o name"), "");

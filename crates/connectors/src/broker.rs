@@ -183,7 +183,7 @@ impl Settle {
 pub struct NewState {
     /// The token of the hold.
     pub hold: LeaseToken,
-    /// The state.
+    /// The bytes to store; None clears the state.
     pub state: Option<Bytes>,
 }
 

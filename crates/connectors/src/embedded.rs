@@ -318,7 +318,7 @@ impl Source for EngineSource {
 impl Drop for EngineSource {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
-            // The engine accepts the request when it is first polled; nobody needs to wait for the answer.
+            // The engine accepts the request when it is first polled; no caller needs the answer.
             let release = self.connection.engine().release_session(Some(&self.queue), held.hold);
             let _ = release.now_or_never();
         }

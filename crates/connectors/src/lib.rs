@@ -13,8 +13,6 @@
 //! and [`capabilities`] what each broker can do. A worker that needs a missing capability is refused at start.
 //! `tests/contract` runs the same tests on every connector.
 
-#[cfg(any(feature = "native", feature = "postgres", feature = "rabbitmq", feature = "servicebus"))]
-mod backoff;
 pub mod broker;
 pub mod capabilities;
 pub mod depth;
@@ -32,6 +30,7 @@ pub mod native;
 pub mod postgres;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
+mod retry_delay;
 #[cfg(feature = "servicebus")]
 pub mod servicebus;
 mod system;
@@ -49,6 +48,7 @@ pub use embedded::Embedded;
 pub use memory::Memory;
 #[cfg(feature = "native")]
 pub use native::NativeBroker;
+pub use retry_delay::RetryDelay;
 
 /// Reaches the broker that a URL names.
 pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {

@@ -135,7 +135,7 @@ async fn messages_that_arrive_for_a_closed_source_are_released() {
 
 #[tokio::test]
 async fn an_unreachable_server_and_an_unknown_queue_are_different_errors() {
-    // The local port of an open connection is in use, but nobody listens on it.
+    // The local port of an open connection is in use, but has no listener.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let local = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let unused = format!("malote://{}", local.local_addr().unwrap());

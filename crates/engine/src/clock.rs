@@ -44,7 +44,7 @@ pub struct OsTime {
     started: std::time::Instant,
 }
 
-/// A clock that only moves when told to, for tests.
+/// A clock that only moves when advanced, for tests.
 pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
@@ -90,8 +90,8 @@ impl<S: TimeSource> SystemClock<S> {
 
     /// How far the wall clock is ahead of this one.
     fn ahead(&self, elapsed: u64) -> i64 {
-        let told = (self.start_ms + elapsed) as i64 + self.added.load(Ordering::Relaxed);
-        self.source.wall_ms() as i64 - told
+        let own_ms = (self.start_ms + elapsed) as i64 + self.added.load(Ordering::Relaxed);
+        self.source.wall_ms() as i64 - own_ms
     }
 
     /// Moves this clock closer to the wall clock, once a second.
@@ -113,8 +113,8 @@ impl<S: TimeSource> Clock for SystemClock<S> {
         let elapsed = self.source.elapsed_ms();
         self.correct(elapsed);
         let added = self.added.load(Ordering::Relaxed);
-        let told = (self.start_ms + elapsed).saturating_add_signed(added);
-        Timestamp(self.last.fetch_max(told, Ordering::Relaxed).max(told))
+        let ms = (self.start_ms + elapsed).saturating_add_signed(added);
+        Timestamp(self.last.fetch_max(ms, Ordering::Relaxed).max(ms))
     }
 
     fn take_step(&self) -> u64 {

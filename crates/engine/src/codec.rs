@@ -12,6 +12,7 @@ mod message;
 mod moved;
 mod read;
 mod rule;
+mod sent;
 mod spec;
 mod stored;
 mod window;

@@ -121,7 +121,7 @@ const DIR_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 /// Permissions of the group and of others.
 const NOT_THE_OWNERS: u32 = 0o077;
-/// A directory where everybody may create files, such as `/tmp`.
+/// A directory where every user may create files, such as `/tmp`.
 const STICKY: u32 = 0o1000;
 
 impl OsDisk {

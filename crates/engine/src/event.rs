@@ -247,7 +247,7 @@ pub struct ReturnedEvent {
     pub due: Timestamp,
     /// The session continues without the message until it is due.
     pub parked: bool,
-    /// Changed properties.
+    /// Properties that the move changes.
     pub overlay: Option<Overlay>,
 }
 

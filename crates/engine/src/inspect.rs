@@ -3,7 +3,8 @@
 use malote_model::{QueueName, Refusal, Seq, SessionId, limits};
 
 use crate::codec::Stored;
-use crate::command::{Command, Peek, QueueFacts, Reply, Resolution, SessionFacts};
+use crate::command::{Command, Peek, Reply, Resolution};
+use crate::facts::{QueueFacts, SessionFacts};
 use crate::handle::{Engine, EngineError, EngineResult, PeekedMessage, answer};
 
 impl Engine {

@@ -17,9 +17,11 @@ pub mod command;
 pub mod compact;
 pub mod connection;
 pub mod core;
+mod dead_letters;
 mod deliver;
 pub mod disk;
 pub mod event;
+pub mod facts;
 mod failure;
 pub mod format;
 pub mod handle;
@@ -32,6 +34,7 @@ mod open;
 pub mod outputs;
 pub mod reads;
 mod remove;
+mod replies;
 mod shard;
 mod stepwise;
 pub mod topic;
@@ -44,16 +47,16 @@ pub use codec::{
     encode_topic_spec, read_state,
 };
 pub use command::{
-    AcceptedSession, Binding, ConsumerId, MessageState, MoveItem, NoisyTenants, Peek, QueueFacts,
-    Receipt, Receipts, Resolution, SessionFacts, StateChange, TopicFacts, TopicTotals, Totals,
-    Wants,
+    AcceptedSession, Binding, ConsumerId, MessageState, MoveItem, Peek, Receipt, Receipts,
+    Resolution, StateChange, Wants,
 };
 pub use connection::{Connection, Consume, Outbound, Outbox};
+pub use dead_letters::DeadLetterSelection;
+pub use facts::{NoisyTenants, QueueFacts, SessionFacts, TopicFacts, TopicTotals, Totals};
 pub use failure::EngineFailure;
 pub use format::FORMAT;
 pub use handle::{
-    DeadLetterSelection, Delivery, EncodedBatch, Engine, EngineError, IdFormat, PeekedMessage,
-    Receive, Sent,
+    Delivery, EncodedBatch, Engine, EngineError, IdFormat, PeekedMessage, Receive, Sent,
 };
 pub use history::{History, QueueSample, SAMPLE_EVERY};
 pub use housekeeping::DiskFacts;

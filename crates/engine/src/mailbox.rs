@@ -13,16 +13,16 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::admission::{Admission, AdmissionLimits, RequestClass};
 use crate::command::{
-    AcceptedSession, Command, ConnectionId, ConsumerId, InboxItem, MessageGrant, Notice, Reply,
+    AcceptedSession, Command, ConnectionId, ConsumerId, MessageGrant, Notice, Reply,
 };
-use crate::core::{Effect, FixedState, LiveRecord};
-use crate::event::QueueId;
+use crate::core::FixedState;
 use crate::failure::EngineFailure;
 use crate::handle::EngineError;
 use crate::journal::Marks;
 use crate::outputs::NoticeSequencer;
+use crate::replies::{ReadRequest, RoutedOutput};
 
-type Answer = Result<Reply, EngineError>;
+pub(crate) type Answer = Result<Reply, EngineError>;
 type Reads = std::sync::mpsc::Sender<ReadRequest>;
 type NoticeSender = mpsc::Sender<(ConsumerId, QueueName, Notice)>;
 
@@ -44,7 +44,7 @@ pub(crate) struct Permit {
 
 impl Permit {
     /// Takes more budget for a large reply, which also waits for the journal.
-    fn take_more(&mut self, bytes: usize) {
+    pub(crate) fn take_more(&mut self, bytes: usize) {
         let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
         if kib > 0 {
             self.mailbox.admission(self.class).take_more(kib);
@@ -277,8 +277,8 @@ impl Mailbox {
         untaken
     }
 
-    /// The journal is poisoned first: a caller that loses its reply because of a failed sync must not be told that the
-    /// broker is merely stopping, which would mean that nothing happened.
+    /// The journal is poisoned first: a caller that loses its reply because of a failed sync must not get the error
+    /// `Stopping`, which would mean that nothing happened.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.failure.get().is_some() || self.marks.poisoned()
     }
@@ -485,74 +485,12 @@ impl Drop for QueuedRequest<'_> {
     }
 }
 
-/// An output together with its destination.
-pub(crate) enum RoutedOutput {
-    Answer(oneshot::Sender<Answer>, Result<Reply, Refusal>, Option<Permit>),
-    /// The number is the notice's position in the sequence of its consumer.
-    Notice(ConsumerId, u64, Notice),
-    Read(ReadRequest),
-}
-
-/// Messages that the core asks to have read, because it does no I/O itself.
-pub(crate) enum ReadRequest {
-    /// To be routed by their topic.
-    Route(QueueId, Vec<InboxItem>),
-    /// To be stored again, without their chains of overlays.
-    Rewrite(Vec<LiveRecord>),
-}
-
-/// The reply channels of requests that the core has not answered yet, by request number.
-#[derive(Default)]
-pub(crate) struct PendingReplies {
-    replies: Vec<Option<(oneshot::Sender<Answer>, Option<Permit>)>>,
-    free: Vec<u32>,
-}
-
-impl PendingReplies {
-    pub(crate) fn add(
-        &mut self,
-        reply: Option<oneshot::Sender<Answer>>,
-        permit: Option<Permit>,
-    ) -> u64 {
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None => {
-                self.replies.push(None);
-                self.replies.len() as u32 - 1
-            }
-        };
-        self.replies[slot as usize] = reply.map(|reply| (reply, permit));
-        u64::from(slot)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.replies.iter().all(Option::is_none)
-    }
-
-    /// Finds the destination of an effect; `None` if its caller does not wait for a reply.
-    pub(crate) fn route(&mut self, effect: Effect) -> Option<RoutedOutput> {
-        match effect {
-            Effect::Consumer(consumer, notice) => Some(RoutedOutput::Notice(consumer, 0, notice)),
-            Effect::Route(topic, items) => {
-                Some(RoutedOutput::Read(ReadRequest::Route(topic, items)))
-            }
-            Effect::Rewrite(items) => Some(RoutedOutput::Read(ReadRequest::Rewrite(items))),
-            Effect::Request(request, answer) => {
-                self.free.push(request as u32);
-                let (reply, mut permit) = self.replies.get_mut(request as usize)?.take()?;
-                if let (Ok(answer), Some(permit)) = (&answer, &mut permit) {
-                    permit.take_more(answer.held_bytes());
-                }
-                Some(RoutedOutput::Answer(reply, answer, permit))
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::admission;
+    use crate::core::Effect;
+    use crate::replies::PendingReplies;
 
     #[test]
     fn a_consumer_gets_its_notices_in_the_order_of_decisions() {
@@ -577,12 +515,12 @@ mod tests {
         mailbox.send_output(decide(other));
         assert_eq!(heard.try_recv().unwrap().0, other);
         mailbox.send_output(first);
-        let told: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
+        let notices: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
         assert!(matches!(
-            &told[..],
+            &notices[..],
             [(_, _, Notice::Deliver(_)), (_, _, Notice::Deliver(_)), (_, _, Notice::Ended(_))]
         ));
-        assert!(told.iter().all(|(to, _, _)| *to == consumer));
+        assert!(notices.iter().all(|(to, _, _)| *to == consumer));
     }
 
     /// Sends a request and drops its future at once.

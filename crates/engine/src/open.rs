@@ -21,8 +21,9 @@ use crate::journal::{
     self, Callbacks, Options, Pipeline, Pool, Recovered, RecoveryReport, Segments, SpareMaker,
     Syncer, Writer,
 };
-use crate::mailbox::{Mailbox, ReadRequest, RoutedOutput};
+use crate::mailbox::Mailbox;
 use crate::reads;
+use crate::replies::{ReadRequest, RoutedOutput};
 use crate::shard::{PendingRequests, Shard};
 
 /// How often, and how long apart, locking the directory is retried.

@@ -6,7 +6,8 @@ use crate::command::{Command, InboxItem};
 use crate::core::{LiveRecord, RecordCopy, RecordOwner, Relocation};
 use crate::event::QueueId;
 use crate::journal::Segments;
-use crate::mailbox::{Mailbox, ReadRequest};
+use crate::mailbox::Mailbox;
+use crate::replies::ReadRequest;
 
 /// Reads the messages and sends them to the core.
 pub(crate) fn serve(what: ReadRequest, segments: &Segments, mailbox: &Mailbox) {

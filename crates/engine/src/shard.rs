@@ -11,8 +11,9 @@ use crate::clock::Clock;
 use crate::core::{Core, Output, Turn};
 use crate::failure::supervised;
 use crate::journal::{Appender, Commit, Marks, Pipeline, Pool, Segments, Stopped};
-use crate::mailbox::{Mailbox, PendingReplies, Request, RoutedOutput};
+use crate::mailbox::{Mailbox, Request};
 use crate::outputs::{PendingOutputs, pin_taken};
+use crate::replies::{PendingReplies, RoutedOutput};
 
 /// The maximum number of commands in one turn, after which the commit is submitted.
 const TURN_MAX: usize = 1024;

@@ -20,9 +20,9 @@ use crate::disk::Disk;
 use crate::handle::Engine;
 use crate::housekeeping::Housekeeping;
 use crate::journal::{Marks, Options, Pipeline, SpareMaker, SpareStep};
-use crate::mailbox::ReadRequest;
 use crate::open::{EngineParts, OpenError, Running};
 use crate::reads;
+use crate::replies::ReadRequest;
 use crate::shard::{PendingRequests, Shard, ShardStep};
 
 /// An engine without threads.

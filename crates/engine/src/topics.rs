@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use malote_model::{Address, QueueName, QueueSpec, Rule, TopicName, TopicSpec, limits};
 
-use crate::command::{Binding, Command, Reply, TopicFacts};
+use crate::command::{Binding, Command, Reply};
+use crate::facts::TopicFacts;
 use crate::handle::{Engine, EngineError};
 
 impl Engine {

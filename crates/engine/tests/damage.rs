@@ -37,7 +37,7 @@ fn bodies(deliveries: &[Delivery]) -> Vec<Bytes> {
 }
 
 /// Flips one bit at the only place where the data directory contains this text. Returns the file.
-#[allow(clippy::disallowed_methods, reason = "what a broken disk does comes through no door")]
+#[allow(clippy::disallowed_methods, reason = "simulates a broken disk")]
 fn damage(dir: &Path, text: &str) -> String {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();

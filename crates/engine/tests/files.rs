@@ -30,10 +30,10 @@ async fn poisoned(running: &Running) {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("nobody noticed");
+    panic!("the engine did not notice");
 }
 
-#[allow(clippy::disallowed_methods, reason = "what somebody else does comes through no door")]
+#[allow(clippy::disallowed_methods, reason = "simulates a change by another program")]
 fn remove(dir: &Path, which: impl Fn(&str) -> bool) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -57,7 +57,7 @@ async fn a_send_into_a_deleted_segment_is_not_acknowledged() {
 }
 
 #[tokio::test]
-#[allow(clippy::disallowed_methods, reason = "what somebody else does comes through no door")]
+#[allow(clippy::disallowed_methods, reason = "simulates a change by another program")]
 async fn an_idle_engine_detects_that_its_directory_or_lock_file_was_removed() {
     for what in ["segments", "lock", "directory", "another directory"] {
         let parent = tempfile::tempdir().unwrap();

@@ -34,7 +34,7 @@ use malote_model::{
 const THEN: u64 = 1_800_000_000_000;
 
 /// The engine without its threads and its clock.
-struct Hand {
+struct ManualEngine {
     core: Core,
     journal: Recovered,
     now: u64,
@@ -61,16 +61,16 @@ fn options() -> Options {
     }
 }
 
-impl Hand {
+impl ManualEngine {
     fn open(dir: &Path, now: u64) -> Self {
         let mut core = Core::new(1);
         let disk = Arc::new(OsDisk::open(dir).unwrap());
         let mut journal = recover(disk, &options(), &mut core).unwrap();
         assert!(journal.report.damaged.is_empty());
         core.go_live(&mut journal.appender, Timestamp(now), 11).unwrap();
-        let mut hand = Self { core, journal, now, next: 0 };
-        hand.flush();
-        hand
+        let mut manual = Self { core, journal, now, next: 0 };
+        manual.flush();
+        manual
     }
 
     fn flush(&mut self) {
@@ -232,135 +232,135 @@ fn changes(n: u32) -> Changes {
 }
 
 /// Writes everything that a journal can contain, with this version.
-fn make(dir: &Path) -> Hand {
-    let mut hand = Hand::open(dir, THEN);
+fn make(dir: &Path) -> ManualEngine {
+    let mut manual = ManualEngine::open(dir, THEN);
     let plain = QueueSpec { failed_max: Some(2), ..QueueSpec::default() };
-    hand.declare("plain", plain.clone());
-    hand.declare("gone", QueueSpec::default());
-    hand.declare("graves", QueueSpec::default());
+    manual.declare("plain", plain.clone());
+    manual.declare("gone", QueueSpec::default());
+    manual.declare("graves", QueueSpec::default());
     let dynamic = QueueSpec {
         sessions: Sessions::Dynamic,
         dead_letter: DeadLetterTarget::Queue(name("graves")),
         retry: RetryOrder::Skip,
         ..QueueSpec::default()
     };
-    hand.declare("sessions", dynamic);
+    manual.declare("sessions", dynamic);
     let fixed = QueueSpec {
         sessions: Sessions::Fixed(vec![session("a"), session("b")]),
         durability: Durability::Relaxed,
         ..QueueSpec::default()
     };
-    hand.declare("fixed", fixed);
+    manual.declare("fixed", fixed);
 
-    hand.send("plain", rich("rich"));
+    manual.send("plain", rich("rich"));
     for n in 0..8 {
-        hand.send("plain", message(&format!("p{n}"), None, &format!("body {n}")));
+        manual.send("plain", message(&format!("p{n}"), None, &format!("body {n}")));
     }
-    hand.send("plain", Message { when: When::Delay(500_000), ..message("late", None, "late") });
+    manual.send("plain", Message { when: When::Delay(500_000), ..message("late", None, "late") });
     let at = When::At(Timestamp(THEN + 700_000));
-    hand.send("plain", Message { when: at, ..message("planned", None, "planned") });
+    manual.send("plain", Message { when: at, ..message("planned", None, "planned") });
     let soon = When::At(Timestamp(THEN + 40));
-    hand.send("plain", Message { when: soon, ..message("soon", None, "soon") });
+    manual.send("plain", Message { when: soon, ..message("soon", None, "soon") });
     for n in 0..9 {
         let of = ["a", "b", "c"][n % 3];
-        hand.send("sessions", message(&format!("s{n}"), Some(of), &format!("{of} {n}")));
+        manual.send("sessions", message(&format!("s{n}"), Some(of), &format!("{of} {n}")));
         let of = ["a", "b"][n % 2];
-        hand.send("fixed", message(&format!("f{n}"), Some(of), "fixed"));
+        manual.send("fixed", message(&format!("f{n}"), Some(of), "fixed"));
     }
     let topic = TopicName::new("news").unwrap();
     let spec = Box::<TopicSpec>::default();
-    hand.ask(Command::DeclareTopic { name: topic.clone(), spec });
+    manual.ask(Command::DeclareTopic { name: topic.clone(), spec });
     for (queue, action) in [("east", None), ("west", None), ("north", Some("SET changed = 6"))] {
-        hand.declare(queue, QueueSpec::default());
+        manual.declare(queue, QueueSpec::default());
         let action = action.map(|text| SqlAction::new(text, Vec::new()).unwrap());
         let rule = Rule { name: "all".into(), filter: Filter::All, action };
         let (topic, rule) = (topic.clone(), Box::new(rule));
-        hand.ask(Command::Bind { topic, target: name(queue).into(), rule });
+        manual.ask(Command::Bind { topic, target: name(queue).into(), rule });
     }
     let news = EncodedMessage::to_topic(message("news", None, "to three queues"), false).unwrap();
-    hand.ask(Command::Send { items: vec![(Address::Topic(topic), news)] });
-    hand.send("gone", message("gone", None, "gone"));
-    hand.ask(Command::Delete { name: name("gone") });
+    manual.ask(Command::Send { items: vec![(Address::Topic(topic), news)] });
+    manual.send("gone", message("gone", None, "gone"));
+    manual.ask(Command::Delete { name: name("gone") });
 
     // A few hundred messages that are sent and completed, and between them one of each kind that stays.
-    let leases = hand.any("plain", 6);
+    let leases = manual.any("plain", 6);
     let [a, b, c, d, e, f] = leases[..] else { panic!("{leases:?}") };
-    hand.settle(vec![a], Settlement::Abandon { delay_ms: 0, changes: changes(1) });
-    hand.settle(vec![b], Settlement::Defer { changes: changes(2) });
+    manual.settle(vec![a], Settlement::Abandon { delay_ms: 0, changes: changes(1) });
+    manual.settle(vec![b], Settlement::Defer { changes: changes(2) });
     let (reason, text) = ("bad".into(), "It can never succeed".into());
-    hand.settle(vec![c], Settlement::DeadLetter { reason, text, changes: changes(3) });
-    hand.settle(vec![d], Settlement::Complete);
-    hand.settle(vec![e], Settlement::Abandon { delay_ms: 0, changes: Changes::default() });
-    let leases = hand.any("plain", 2);
-    hand.settle(leases, Settlement::Abandon { delay_ms: 0, changes: Changes::default() });
-    hand.settle(vec![f], Settlement::Release { delay_ms: 300_000 });
-    let held = hand.accept("sessions", "a");
+    manual.settle(vec![c], Settlement::DeadLetter { reason, text, changes: changes(3) });
+    manual.settle(vec![d], Settlement::Complete);
+    manual.settle(vec![e], Settlement::Abandon { delay_ms: 0, changes: Changes::default() });
+    let leases = manual.any("plain", 2);
+    manual.settle(leases, Settlement::Abandon { delay_ms: 0, changes: Changes::default() });
+    manual.settle(vec![f], Settlement::Release { delay_ms: 300_000 });
+    let held = manual.accept("sessions", "a");
     let change = StateChange { hold: held.hold, state: Some(Bytes::from_static(b"state of a")) };
-    hand.ask(Command::SetState { change });
-    let leases = hand.receive("sessions", 3, Wants::Held(held.hold));
-    hand.settle(vec![leases[0]], Settlement::Abandon { delay_ms: 900_000, changes: changes(4) });
+    manual.ask(Command::SetState { change });
+    let leases = manual.receive("sessions", 3, Wants::Held(held.hold));
+    manual.settle(vec![leases[0]], Settlement::Abandon { delay_ms: 900_000, changes: changes(4) });
     let (reason, text) = ("bad".into(), "To the graves".into());
-    hand.settle(vec![leases[1]], Settlement::DeadLetter { reason, text, changes: changes(5) });
-    hand.ask(Command::Pause { queue: name("fixed"), paused: true });
-    hand.ask(Command::Update { name: name("plain"), spec: Box::new(plain) });
+    manual.settle(vec![leases[1]], Settlement::DeadLetter { reason, text, changes: changes(5) });
+    manual.ask(Command::Pause { queue: name("fixed"), paused: true });
+    manual.ask(Command::Update { name: name("plain"), spec: Box::new(plain) });
     let (mut copied, mut shared) = (0, 0);
     for round in 0..6 {
         for n in 0..40 {
-            hand.send("graves", message(&format!("n{round}-{n}"), None, &"noise ".repeat(100)));
+            manual.send("graves", message(&format!("n{round}-{n}"), None, &"noise ".repeat(100)));
         }
-        let mut leases = hand.any("graves", 100);
+        let mut leases = manual.any("graves", 100);
         // The first ones were dead-lettered here: one stays, and one of the others.
         let keep = leases.split_off(leases.len() - 1);
-        hand.settle(leases.split_off(1), Settlement::Complete);
-        hand.settle(keep, Settlement::Release { delay_ms: 0 });
-        hand.settle(leases, Settlement::Release { delay_ms: 0 });
-        let (n, of_them) = hand.keep_house();
+        manual.settle(leases.split_off(1), Settlement::Complete);
+        manual.settle(keep, Settlement::Release { delay_ms: 0 });
+        manual.settle(leases, Settlement::Release { delay_ms: 0 });
+        let (n, of_them) = manual.keep_house();
         (copied, shared) = (copied + n, shared + of_them);
     }
     assert!(copied > 10 && shared == 1, "{copied} were copied, {shared} for several queues");
-    newer(&mut hand, "before");
-    hand.keep_house();
+    newer(&mut manual, "before");
+    manual.keep_house();
     // After the last snapshot.
-    newer(&mut hand, "behind");
-    hand.send("plain", message("last", None, "last"));
+    newer(&mut manual, "behind");
+    manual.send("plain", message("last", None, "last"));
     let message_id = Some("anew".to_owned());
     let items = vec![MoveItem { seq: Seq(1), to: name("plain"), message_id }];
     let from = name("plain").dead_letters();
-    hand.ask(Command::Move { from, items, why: MoveWhy::Redrive });
-    hand.any("plain", 1);
-    hand
+    manual.ask(Command::Move { from, items, why: MoveWhy::Redrive });
+    manual.any("plain", 1);
+    manual
 }
 
 /// What version 1 did not have: a status, purging leased messages, ids of duplicates, a changed topic.
-fn newer(hand: &mut Hand, when: &str) {
+fn newer(manual: &mut ManualEngine, when: &str) {
     let (status, dead_letters_keep_age) = (Status::SendDisabled, true);
     let closed = QueueSpec { status, dead_letters_keep_age, ..QueueSpec::default() };
-    hand.declare(&format!("closed-{when}"), closed);
+    manual.declare(&format!("closed-{when}"), closed);
     let purged = format!("purged-{when}");
-    hand.declare(&purged, QueueSpec::default());
-    hand.send(&purged, message("out", None, "out"));
-    hand.any(&purged, 1);
-    hand.ask(Command::Purge { queue: name(&purged), leased: true });
+    manual.declare(&purged, QueueSpec::default());
+    manual.send(&purged, message("out", None, "out"));
+    manual.any(&purged, 1);
+    manual.ask(Command::Purge { queue: name(&purged), leased: true });
     let known = format!("known-{when}");
     let dedup = Some(Dedup { window_ms: 3_600_000, per_session: false, content: false });
-    hand.declare(&known, QueueSpec { dedup, ..QueueSpec::default() });
+    manual.declare(&known, QueueSpec { dedup, ..QueueSpec::default() });
     let id = "01890a5d-ac96-774b-bcce-b302099a8057";
-    hand.send(&known, Message { dedup_id: Some("key".into()), ..message(id, None, "known") });
+    manual.send(&known, Message { dedup_id: Some("key".into()), ..message(id, None, "known") });
     let (topic, spec) = (format!("changed-{when}"), Box::<TopicSpec>::default());
     let topic = TopicName::new(&topic).unwrap();
-    hand.ask(Command::DeclareTopic { name: topic.clone(), spec: spec.clone() });
+    manual.ask(Command::DeclareTopic { name: topic.clone(), spec: spec.clone() });
     let spec = Box::new(TopicSpec { status: Status::Disabled, ..*spec });
-    hand.ask(Command::UpdateTopic { name: topic, spec });
+    manual.ask(Command::UpdateTopic { name: topic, spec });
 }
 
-fn describe(hand: &mut Hand) -> String {
+fn describe(manual: &mut ManualEngine) -> String {
     let mut text = String::new();
-    let Reply::Queues(mut all) = hand.ask(Command::List { after: None, max: 100 }) else {
+    let Reply::Queues(mut all) = manual.ask(Command::List { after: None, max: 100 }) else {
         panic!("no")
     };
     for queue in all.clone() {
         let command = Command::Describe { queue: queue.name.dead_letters() };
-        let Reply::Queues(letters) = hand.ask(command) else { panic!("no") };
+        let Reply::Queues(letters) = manual.ask(command) else { panic!("no") };
         all.extend(letters);
     }
     for q in all {
@@ -381,23 +381,23 @@ fn describe(hand: &mut Hand) -> String {
         writeln!(text, "  totals {totals:?}").unwrap();
         let (queue, from, max, session, state) = (q.name.clone(), Seq(0), 1000, None, None);
         let peek = Peek { queue, from, max, session, state };
-        let Reply::Peeked { items, .. } = hand.ask(Command::Peek(peek)) else { panic!("no") };
+        let Reply::Peeked { items, .. } = manual.ask(Command::Peek(peek)) else { panic!("no") };
         for p in items {
             let due = p.due.map(|due| due.0 - THEN);
             let state = (p.state, due, p.receives, p.failed);
-            let stored = Stored::read_now(&hand.journal.segments, p.pos).unwrap();
+            let stored = Stored::read_now(&manual.journal.segments, p.pos).unwrap();
             writeln!(text, "  {} {state:?} {}", p.seq, describe_message(&stored)).unwrap();
             if let Some(first) = p.first_at {
                 writeln!(text, "    first granted at {}", first.0 - THEN).unwrap();
             }
         }
         let command = Command::Sessions { queue: q.name.clone(), from: 0, max: 100 };
-        let Ok(Reply::Sessions { sessions, .. }) = hand.try_ask(command) else { continue };
+        let Ok(Reply::Sessions { sessions, .. }) = manual.try_ask(command) else { continue };
         for s in sessions {
             let queue = q.name.clone();
             let command = Command::GetState { queue, session: s.session.clone(), hold: None };
-            let Reply::State(pos) = hand.ask(command) else { panic!("no") };
-            let state = pos.map(|pos| read_state(&hand.journal.segments, pos).unwrap().unwrap());
+            let Reply::State(pos) = manual.ask(command) else { panic!("no") };
+            let state = pos.map(|pos| read_state(&manual.journal.segments, pos).unwrap().unwrap());
             let held = s.held_until.map(|until| until.0 - THEN);
             let facts = (s.messages, s.locked, held, s.first.map(|first| first.0));
             writeln!(text, "  session {} {facts:?} {state:?}", s.session).unwrap();
@@ -406,7 +406,7 @@ fn describe(hand: &mut Hand) -> String {
             }
         }
     }
-    let Reply::Topics(topics) = hand.ask(Command::ListTopics { after: None, max: 100 }) else {
+    let Reply::Topics(topics) = manual.ask(Command::ListTopics { after: None, max: 100 }) else {
         panic!("no")
     };
     for topic in topics.iter().filter(|topic| topic.spec.status != Status::Active) {
@@ -416,7 +416,7 @@ fn describe(hand: &mut Hand) -> String {
         let again = Message { dedup_id: Some("key".into()), ..message("other", None, "again") };
         let again = EncodedMessage::new(&again, false).unwrap();
         let items = vec![(Address::Queue(name(queue)), again)];
-        if let Ok(Reply::Sent(receipts)) = hand.try_ask(Command::Send { items }) {
+        if let Ok(Reply::Sent(receipts)) = manual.try_ask(Command::Send { items }) {
             writeln!(text, "{queue}: {:x?}", receipts[0].first_id).unwrap();
         }
     }
@@ -467,22 +467,23 @@ fn describe_message(stored: &Stored) -> String {
 }
 
 /// Restores a fixture, a little later.
-fn restored(backup: &[u8]) -> (tempfile::TempDir, Hand) {
+fn restored(backup: &[u8]) -> (tempfile::TempDir, ManualEngine) {
     let dir = tempfile::tempdir().unwrap();
     restore(&mut &backup[..], &OsDisk::open(dir.path()).unwrap()).unwrap();
     let verified = verify(&OsDisk::read_only(dir.path()).unwrap()).unwrap();
     assert!(verified.refused.is_none() && verified.recovery.damaged.is_empty());
-    let hand = Hand::open(dir.path(), THEN + 10_000);
-    (dir, hand)
+    let manual = ManualEngine::open(dir.path(), THEN + 10_000);
+    (dir, manual)
 }
 
 #[test]
 fn this_version_reads_what_it_writes() {
     let dir = tempfile::tempdir().unwrap();
-    let mut hand = make(dir.path());
-    let backup: Vec<u8> = hand.journal.backups.begin().unwrap().flat_map(Result::unwrap).collect();
-    hand.now = THEN + 10_000;
-    let before = describe(&mut hand);
+    let mut manual = make(dir.path());
+    let backup: Vec<u8> =
+        manual.journal.backups.begin().unwrap().flat_map(Result::unwrap).collect();
+    manual.now = THEN + 10_000;
+    let before = describe(&mut manual);
     let (_dir, mut again) = restored(&backup);
     assert_eq!(before, describe(&mut again));
     if let Ok(version) = std::env::var("MALOTE_FIXTURE") {
@@ -498,8 +499,8 @@ fn data_of_earlier_versions_is_read() {
     for entry in std::fs::read_dir(&here).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "backup") {
-            let (_dir, mut hand) = restored(&std::fs::read(&path).unwrap());
-            expect_file![path.with_extension("txt")].assert_eq(&describe(&mut hand));
+            let (_dir, mut manual) = restored(&std::fs::read(&path).unwrap());
+            expect_file![path.with_extension("txt")].assert_eq(&describe(&mut manual));
             seen += 1;
         }
     }

@@ -137,6 +137,6 @@ async fn a_partly_cached_record_is_not_damaged() {
     }
     assert_eq!(got, all);
     assert_eq!(engine.damaged(), 0);
-    assert!(disk.looks.load(Ordering::Relaxed) > 50, "nobody looked into memory");
+    assert!(disk.looks.load(Ordering::Relaxed) > 50, "the page cache was not examined");
     running.stop().await;
 }

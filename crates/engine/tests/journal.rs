@@ -240,7 +240,7 @@ fn unaligned_zero_filling_uses_the_page_cache() {
 }
 
 /// All files and their contents, without the lock.
-#[allow(clippy::disallowed_methods, reason = "nothing may have changed, whatever the door says")]
+#[allow(clippy::disallowed_methods, reason = "reads the files themselves")]
 fn contents(dir: &std::path::Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let named = files.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path));

@@ -146,7 +146,7 @@ impl Trapped {
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        panic!("a thread panicked, and nobody noticed");
+        panic!("a thread panicked, and the engine did not notice");
     }
 
     /// A restart finds everything that was answered.

@@ -344,7 +344,7 @@ impl Front {
     }
 }
 
-/// Somebody else may have deleted it.
+/// Success if the object no longer exists: another client may have deleted it.
 fn gone(result: Result<(), EngineError>) -> Result<(), EngineError> {
     use malote_model::Refusal;
     match result {

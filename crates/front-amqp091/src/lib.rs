@@ -93,9 +93,7 @@ const GUEST: &str = "guest";
 /// State shared by all connections.
 pub struct Front {
     pub engine: Engine,
-    /// Checks permissions.
     pub access: Arc<dyn Access>,
-    /// Verifies credentials.
     pub keys: Arc<dyn Keys>,
     /// Tags and permissions.
     pub users: Arc<dyn Users>,

@@ -99,7 +99,7 @@ pub const TAGS_MAX: usize = 32;
 pub const TAG_BYTES_MAX: usize = 128;
 /// Permissions of one user: virtual hosts, and exchanges with a topic permission.
 pub const PERMISSIONS_MAX: usize = 4_096;
-/// Virtual hosts.
+/// The most virtual hosts of a broker.
 pub const VHOSTS_MAX: usize = 1_024;
 /// Policies and operator policies together. Each declaration compares its name with those of its virtual host.
 pub const POLICIES_MAX: usize = 1_024;

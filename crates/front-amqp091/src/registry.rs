@@ -1,8 +1,8 @@
 //! The open connections, for the management API.
 //!
-//! An entry has what is fixed once a connection is open. What changes stays with the connection, which is asked for it
-//! when somebody wants to know: messages cost nothing here. There are as many entries as connections, which the server
-//! limits.
+//! An entry contains what is fixed once a connection is open. The connection itself keeps what changes, and answers
+//! inquiries of the management API. So publishing and consuming do not touch the registry. The server limits connections,
+//! and so the number of entries.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -7,11 +7,10 @@ use malote_engine::{
 use malote_model::{Address, Refusal, Timestamp};
 use malote_wire_native::about::DiskUsage;
 use malote_wire_native::frame::Encoding;
-use malote_wire_native::message::{
-    DeadLetterInfo, DeathInfo, ReceivedMessage, SentBatch, SentMessage,
-};
+use malote_wire_native::message::{SentBatch, SentMessage};
 use malote_wire_native::queue::{QueueCounts, QueueDepth, QueueInfo, QueueTotals, SessionCounts};
 use malote_wire_native::receive::MessageStateWord;
+use malote_wire_native::received::{DeadLetterInfo, DeathInfo, ReceivedMessage};
 use malote_wire_native::rule::NamedRule;
 use malote_wire_native::saga::{SagaDetails, SagaState, SagaSummary};
 use malote_wire_native::session::{HeldSession, SessionInfo};

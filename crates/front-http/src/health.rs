@@ -106,7 +106,6 @@ fn failed(error: &EngineError) -> Response {
     })
 }
 
-/// One queue.
 pub async fn one(
     State(api): State<Api>,
     Caller(caller): Caller,

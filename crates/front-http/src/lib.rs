@@ -54,7 +54,9 @@ use tokio_util::task::TaskTracker;
 
 pub use health::Readiness;
 pub use limits::Limits;
-pub use malote_http::{Authenticate, Authenticated, Budget, Credential, Nobody, Unauthenticated};
+pub use malote_http::{
+    AllAnonymous, Authenticate, Authenticated, Budget, Credential, Unauthenticated,
+};
 pub use problem::busy_answer;
 pub use routes::router;
 

@@ -27,9 +27,7 @@ pub struct Limits {
     pub head_bytes_max: usize,
     /// Time until a peer that reads nothing, or only a few bytes, of its answer is disconnected.
     pub write_pause_max: Duration,
-    /// See [`ConnectionLimits::pages`].
     pub pages: Arc<Budget>,
-    /// See [`ConnectionLimits::received`].
     pub received: Arc<Budget>,
     /// Concurrent peeks. Others wait for `publish_wait` and are then refused as busy.
     pub peeks_max: usize,

@@ -256,7 +256,7 @@ impl Operation {
         self.answers(200, "Done", Body::json::<T>())
     }
 
-    /// Answers 204.
+    /// Adds the answer 204 without content.
     fn done(self) -> Self {
         self.answers(204, "Done", Body::None)
     }

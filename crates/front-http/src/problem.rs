@@ -18,7 +18,7 @@ macro_rules! codes {
         pub enum Code { $($variant),+ }
 
         impl Code {
-            /// All codes.
+            /// All codes, in the order of the reference page.
             pub const ALL: &'static [Code] = &[$(Code::$variant),+];
             /// The stable text of the code.
             pub fn as_str(self) -> &'static str { match self { $(Code::$variant => $code),+ } }

@@ -45,7 +45,7 @@ impl Access for Recorder {
     }
 }
 
-/// Ana's password is `secret`. A caller without credentials is Ana, too, unless the header is `nobody`.
+/// Ana's password is `secret`. A caller without credentials is Ana, too, unless the header is `anonymous`.
 struct Passwords;
 
 impl Authenticate for Passwords {
@@ -56,7 +56,7 @@ impl Authenticate for Passwords {
     ) -> Authenticated<'a> {
         Box::pin(async move {
             match Credential::of(headers)? {
-                Credential::None if headers.contains_key("nobody") => Ok(Principal::anonymous()),
+                Credential::None if headers.contains_key("anonymous") => Ok(Principal::anonymous()),
                 Credential::None => Ok(Principal::named("ana")),
                 Credential::Basic { user, password } if password == "secret" => {
                     Ok(Principal::named(user))
@@ -202,7 +202,7 @@ async fn logins_are_recorded_and_secrets_are_not() {
     assert_eq!(ask(&[("authorization", &basic("eve\n:hunter2"))]).await, 401);
     assert_eq!(ask(&[("authorization", "Bearer hunter3")]).await, 401);
     assert_eq!(ask(&[("authorization", "Digest hunter4")]).await, 401);
-    assert_eq!(ask(&[("nobody", "1")]).await, 401);
+    assert_eq!(ask(&[("anonymous", "1")]).await, 401);
     let entries = recorder.list.take();
     let shown = |entry: &AuditEntry| {
         assert_eq!((entry.action, entry.protocol), (AuditAction::Login, AuditProtocol::Http));

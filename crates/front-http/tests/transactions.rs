@@ -187,7 +187,7 @@ async fn a_request_without_a_reply_times_out_and_leaves_nothing() {
         }
     };
     tokio::select! {
-        () = patient => panic!("nobody answers"),
+        () = patient => panic!("no reply was sent"),
         full = refused => assert_eq!(full.problem(429), "busy"),
     }
     // The requests expire.

@@ -48,9 +48,7 @@ pub use ops::admin::Admin;
 /// State shared by all connections.
 pub struct Front {
     pub engine: Engine,
-    /// Checks permissions.
     pub access: Arc<dyn Access>,
-    /// Verifies credentials.
     pub keys: Arc<dyn Keys>,
 }
 

@@ -189,7 +189,7 @@ async fn properties_are_applied_or_stored() {
     assert_eq!((spec.idle_ms_max, spec.message_bytes_max), (Some(600_000), 2 << 20));
     assert_eq!(spec.dedup.unwrap().window_ms, 60_000);
     assert_eq!(spec.forward_to.unwrap().to_string(), "queue target");
-    let (_, told) = n.get("/Q").await;
+    let (_, text) = n.get("/Q").await;
     for kept in [
         "<MaxSizeInMegabytes>2048<",
         "<EnableBatchedOperations>false<",
@@ -199,7 +199,7 @@ async fn properties_are_applied_or_stored() {
         "<ForwardDeadLetteredMessagesTo>sb://localhost:5300/target<",
         "<FutureThing>yes<",
     ] {
-        assert!(told.contains(kept), "{kept} in {told}");
+        assert!(text.contains(kept), "{kept} in {text}");
     }
 }
 
@@ -209,10 +209,10 @@ async fn the_window_is_returned_even_without_duplicate_detection() {
     let said = "<DuplicateDetectionHistoryTimeWindow>PT12M</DuplicateDetectionHistoryTimeWindow>";
     for (path, kind) in [("/q", "QueueDescription"), ("/t", "TopicDescription")] {
         n.put(path, kind, said).await;
-        let (_, told) = n.get(path).await;
+        let (_, text) = n.get(path).await;
         assert!(
-            told.contains(said) && told.contains("<RequiresDuplicateDetection>false<"),
-            "{told}"
+            text.contains(said) && text.contains("<RequiresDuplicateDetection>false<"),
+            "{text}"
         );
         let other = said.replace("12", "13");
         n.update(path, kind, &other).await;
@@ -234,8 +234,8 @@ async fn sending_back_a_description_changes_nothing() {
         ..QueueSpec::default()
     };
     n.world.engine.declare(name, spec.clone()).await.unwrap();
-    let (_, told) = n.get("/odd").await;
-    let inner = told.split_once("XMLSchema-instance\">").unwrap().1;
+    let (_, text) = n.get("/odd").await;
+    let inner = text.split_once("XMLSchema-instance\">").unwrap().1;
     let inner = inner.split_once("</QueueDescription>").unwrap().0;
     let (status, again) = n.update("/odd", "QueueDescription", inner).await;
     assert_eq!(status, 200, "{again}");
@@ -501,13 +501,13 @@ async fn topics_subscriptions_and_rules() {
     let topic = TopicName::new("t").unwrap();
     let message = Message { subject: Some("weather".into()), ..Message::default() };
     n.world.engine.send(vec![(topic, message)]).await.unwrap();
-    let (_, told) = n.get("/t/Subscriptions/s").await;
+    let (_, text) = n.get("/t/Subscriptions/s").await;
     assert!(
-        told.contains("<MessageCount>1<") && told.contains("<d2p1:ActiveMessageCount>1<"),
-        "{told}"
+        text.contains("<MessageCount>1<") && text.contains("<d2p1:ActiveMessageCount>1<"),
+        "{text}"
     );
-    let (_, told) = n.get("/t").await;
-    assert!(told.contains("<SubscriptionCount>1<") && !told.contains("UserMetadata"), "{told}");
+    let (_, text) = n.get("/t").await;
+    assert!(text.contains("<SubscriptionCount>1<") && !text.contains("UserMetadata"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -522,10 +522,10 @@ async fn a_topic_counts_the_filters_of_all_its_subscriptions() {
     }
     let sql = "<Filter i:type=\"SqlFilter\"><SqlExpression>a = 1</SqlExpression></Filter>";
     n.put("/t/Subscriptions/a/Rules/asks", "RuleDescription", sql).await;
-    let (_, told) = n.get("/t").await;
+    let (_, text) = n.get("/t").await;
     // A filter that matches everything counts as SQL.
     let counts = "<SqlFilterCount>3</SqlFilterCount><CorrelationFilterCount>2</";
-    assert!(told.contains(counts), "{told}");
+    assert!(text.contains(counts), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -703,7 +703,7 @@ async fn a_forwarding_address_is_returned_as_it_was_written() {
     for name in ["target", "elsewhere"] {
         n.world.queue(name, false).await;
     }
-    let told = |body: &str| {
+    let targets = |body: &str| {
         let part = |name: &str| {
             let (_, rest) = body.split_once(&format!("<{name}>"))?;
             rest.split_once("</").map(|(text, _)| text.to_owned())
@@ -718,14 +718,17 @@ async fn a_forwarding_address_is_returned_as_it_was_written() {
     let kind = "QueueDescription";
     let https = "https://name.space/target";
     let (status, body) = n.put("/q", kind, &given(https, "target")).await;
-    assert_eq!((status, told(&body)), (201, [https, "sb://localhost:5300/target"].map(Into::into)));
-    assert_eq!(told(&n.get("/q").await.1), [https, "sb://localhost:5300/target"]);
+    assert_eq!(
+        (status, targets(&body)),
+        (201, [https, "sb://localhost:5300/target"].map(Into::into))
+    );
+    assert_eq!(targets(&n.get("/q").await.1), [https, "sb://localhost:5300/target"]);
     // The stored spelling is not used for another target.
     let queue = QueueName::new("q").unwrap();
     let mut spec = n.queue("q").await;
     spec.forward_to = Some(QueueName::new("elsewhere").unwrap().into());
     n.world.engine.update(queue, spec).await.unwrap();
-    assert_eq!(told(&n.get("/q").await.1)[0], "sb://localhost:5300/elsewhere");
+    assert_eq!(targets(&n.get("/q").await.1)[0], "sb://localhost:5300/elsewhere");
     let (_, body) = n.update("/q", kind, "").await;
     assert!(!body.contains("target") && !body.contains("written"), "{body}");
 }

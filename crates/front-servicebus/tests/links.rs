@@ -121,8 +121,8 @@ async fn waiting_for_a_session_does_not_block_the_connection() {
     assert_eq!(sent, Some(DeliveryState::Accepted));
     let filter = client.attached(waiting).await.source.unwrap().filter.unwrap();
     let value = Value::String(Str::from("a"));
-    let told = filter.get("com.microsoft:session-filter").unwrap();
-    assert_eq!(*told, Value::from(Described { descriptor, value }));
+    let session_filter = filter.get("com.microsoft:session-filter").unwrap();
+    assert_eq!(*session_filter, Value::from(Described { descriptor, value }));
     // Once the link is closed, another connection can accept the session.
     client.amqp.detach(waiting, true, None).unwrap();
     let mut other = world.client().await;

@@ -44,8 +44,9 @@ impl NodeLinks {
             })
             .await;
         let message = Message::parse(payload).unwrap();
-        let told = message.application_properties().unwrap();
-        let status = told.get("statusCode").or(told.get("status-code")).and_then(Value::as_i64);
+        let properties = message.application_properties().unwrap();
+        let status =
+            properties.get("statusCode").or(properties.get("status-code")).and_then(Value::as_i64);
         let body = message.value().unwrap().and_then(|value| value.as_map().cloned());
         (status.unwrap(), body.unwrap_or_default())
     }
@@ -151,7 +152,7 @@ async fn an_empty_session_state_clears_it() {
     let link = client.receiver(channel, "of a", "orders", Some(text("a")));
     client.attached(link).await;
     let node = NodeLinks::open(&mut client, channel, "orders/$management").await;
-    for (state, told) in [
+    for (state, expected) in [
         (Value::Binary(Bytes::from_static(b"x")), Value::Binary(Bytes::from_static(b"x"))),
         (Value::Binary(Bytes::new()), Value::Null),
     ] {
@@ -162,7 +163,7 @@ async fn an_empty_session_state_clears_it() {
         let get = Map::default().with_string("session-id", text("a"));
         let operation = "com.microsoft:get-session-state";
         let (status, answer) = node.about(&mut client, "of a", operation, get).await;
-        assert_eq!((status, answer.get("session-state")), (200, Some(&told)));
+        assert_eq!((status, answer.get("session-state")), (200, Some(&expected)));
     }
 }
 

@@ -130,8 +130,8 @@ async fn dead_letters_that_shared_a_deduplication_id_stay_apart_under_their_mess
     let got = broker.done("ReceiveMessage", all(&dead)).await;
     let messages = got["Messages"].as_array().unwrap();
     let of = |message: &Value, name: &str| message["Attributes"][name].as_str().unwrap().to_owned();
-    let told: Vec<String> = messages.iter().map(|m| of(m, "MessageDeduplicationId")).collect();
-    assert_eq!(told, ids, "{got}");
+    let dedup_ids: Vec<String> = messages.iter().map(|m| of(m, "MessageDeduplicationId")).collect();
+    assert_eq!(dedup_ids, ids, "{got}");
     for message in messages {
         assert_eq!(message["MessageId"], message["Attributes"]["MessageDeduplicationId"]);
         let from = "arn:aws:sqs:us-east-1:000000000000:orders.fifo";

@@ -39,7 +39,7 @@ async fn messages_can_be_exchanged_between_json_and_query() {
     let (_, got) = broker.json("ReceiveMessage", json!({ "QueueUrl": url })).await;
     assert_eq!(got["Messages"][0]["Body"], "x y");
     assert_eq!(got["Messages"][0]["MessageId"], element(&sent, "MessageId"));
-    assert_eq!(got["Messages"][0].get("Attributes"), None, "nobody asked for them");
+    assert_eq!(got["Messages"][0].get("Attributes"), None, "attributes that were not requested");
     let (_, none) = broker.json("ReceiveMessage", json!({ "QueueUrl": url })).await;
     assert_eq!(none, json!({}));
 }

@@ -21,7 +21,6 @@ pub struct Budget {
 #[derive(Debug, Default)]
 struct Taken {
     bytes: usize,
-    /// By address.
     of: HashMap<IpAddr, usize>,
 }
 
@@ -88,7 +87,7 @@ impl Share {
         true
     }
 
-    /// Its size.
+    /// The number of bytes that this share reserves.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

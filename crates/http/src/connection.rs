@@ -47,7 +47,7 @@ const HEALTH: [&str; 2] = ["/livez", "/readyz"];
 /// The other end of a connection.
 #[derive(Clone)]
 pub struct Peer {
-    /// Its address.
+    /// The address of the client.
     pub address: SocketAddr,
     /// Set once its caller is authenticated. Until then, the server may evict the connection.
     pub known: Arc<AtomicBool>,
@@ -89,7 +89,7 @@ pub struct ConnectionSlot {
 }
 
 impl Default for ConnectionSlot {
-    /// A connection that nobody counts or evicts, for tests without a server.
+    /// A connection that is neither counted nor evicted, for tests without a server.
     fn default() -> Self {
         let (authenticated, evicted) = (Arc::default(), CancellationToken::new());
         Self { authenticated, evicted, permit: Arc::new(()) }

@@ -35,17 +35,17 @@ pub enum Credential {
     None,
     /// User name and password.
     Basic {
-        /// The user.
+        /// The user name of the login.
         user: String,
-        /// The password.
+        /// The password of the login.
         password: String,
     },
-    /// A key.
+    /// An API key.
     Bearer(String),
 }
 
 impl Credential {
-    /// Reads `Authorization`.
+    /// Reads the credential from the header `Authorization`.
     pub fn of(headers: &HeaderMap) -> Result<Self, Unauthenticated> {
         let wrong = |why: &str| Unauthenticated { why: why.into() };
         let mut all = headers.get_all(header::AUTHORIZATION).iter();
@@ -72,9 +72,9 @@ impl Credential {
 
 /// All callers are anonymous: for a broker without credentials, and for tests.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Nobody;
+pub struct AllAnonymous;
 
-impl Authenticate for Nobody {
+impl Authenticate for AllAnonymous {
     fn authenticate<'a>(&'a self, _: &'a HeaderMap, _: IpAddr) -> Authenticated<'a> {
         Box::pin(async { Ok(Principal::anonymous()) })
     }

@@ -21,6 +21,6 @@ mod origin;
 pub use budget::{Budget, Share};
 pub use client::{ClientConnection, SendError, read_body};
 pub use connection::{BusyAnswer, ConnectionSlot, Peer, serve_connection};
-pub use credentials::{Authenticate, Authenticated, Credential, Nobody, Unauthenticated};
+pub use credentials::{AllAnonymous, Authenticate, Authenticated, Credential, Unauthenticated};
 pub use limits::ConnectionLimits;
 pub use origin::{check_origin, header_text};

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-/// One measurement.
+/// A line of the report: a measurement and its result.
 pub struct Row {
     /// What was measured.
     pub what: String,
-    /// The result.
+    /// The result with its unit.
     pub figure: String,
     /// A reference from the same run, or details.
     pub beside: String,

@@ -252,11 +252,11 @@ impl<'a> From<&'a Address> for Resource<'a> {
 /// it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denied {
-    /// The caller.
+    /// The authenticated caller.
     pub who: Principal,
     /// The action asked for.
     pub action: Action,
-    /// The queue.
+    /// The queue that was refused.
     pub queue: String,
 }
 

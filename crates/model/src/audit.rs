@@ -1,19 +1,22 @@
 //! Who did what: logins and administrative operations, as every front end reports them.
 //!
-//! A front end builds an [`AuditEntry`] and hands it to the [`Audit`] of its [`Access`]. The server keeps the entries
+//! A front end builds an [`AuditEntry`] and hands it to the [`Audit`] of its [`Access`](crate::access::Access). The server keeps the entries
 //! in memory and in a file. Sends, receives and settlements are not reported.
 //!
 //! Texts from clients are bounded and their control characters are escaped when an entry is built, so no reader of the
 //! log has to. Reasons are stable words of ours: a body, a password or a token cannot get into an entry.
 
-use std::borrow::Cow;
-use std::fmt;
-use std::net::IpAddr;
-use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+mod pending;
+mod words;
 
-use crate::access::{Access, Action, Principal, Resource};
-use crate::ids::{QueueName, Timestamp};
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+
+pub use self::pending::AuditPending;
+pub use self::words::{AuditAction, AuditProtocol, CallerKind, UnknownWord};
+use crate::access::Principal;
+use crate::ids::Timestamp;
 
 /// Bytes of a caller's name and of a credential's; longer claims are cut.
 pub const CALLER_BYTES_MAX: usize = 128;
@@ -21,163 +24,6 @@ pub const CALLER_BYTES_MAX: usize = 128;
 pub const OBJECT_BYTES_MAX: usize = 512;
 /// Bytes of a detail.
 pub const DETAIL_BYTES_MAX: usize = 512;
-
-/// An unknown identifier, such as an action that a newer version wrote.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not one of: {known}")]
-pub struct UnknownWord {
-    /// The identifier as written.
-    pub text: String,
-    /// The known identifiers.
-    pub known: String,
-}
-
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident $word:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum $name { $($(#[$variant_doc])* $variant,)+ }
-
-        impl $name {
-            /// All variants.
-            pub const ALL: &'static [$name] = &[$($name::$variant),+];
-
-            /// The stable identifier.
-            pub fn as_str(self) -> &'static str {
-                match self { $($name::$variant => $word),+ }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = UnknownWord;
-
-            fn from_str(text: &str) -> Result<Self, UnknownWord> {
-                $name::ALL.iter().copied().find(|one| one.as_str() == text).ok_or_else(|| {
-                    let known: Vec<&str> = $name::ALL.iter().map(|one| one.as_str()).collect();
-                    UnknownWord { text: clean(text, CALLER_BYTES_MAX), known: known.join(", ") }
-                })
-            }
-        }
-    };
-}
-
-words! {
-    /// How a caller was authenticated.
-    CallerKind {
-        /// Not at all.
-        Anonymous "anonymous",
-        /// With a password.
-        User "user",
-        /// With a signature by a key.
-        Key "key",
-        /// With a bearer token.
-        Token "token",
-        /// As a user of the operating system, on the machine of the data directory.
-        OsUser "os_user",
-        /// The server itself.
-        Server "server",
-    }
-}
-
-words! {
-    /// How an operation reached the server.
-    AuditProtocol {
-        /// The native HTTP API.
-        Http "http",
-        /// The native WebSocket connection.
-        Native "native",
-        /// SQS.
-        Sqs "sqs",
-        /// Service Bus over AMQP 1.0.
-        ServiceBus "servicebus",
-        /// The administration API of Service Bus.
-        ServiceBusAdmin "servicebus_admin",
-        /// AMQP 0-9-1.
-        Rabbitmq "rabbitmq",
-        /// The management API of RabbitMQ.
-        RabbitmqManagement "rabbitmq_management",
-        /// A command that works on the data directory.
-        Cli "cli",
-        /// The server itself.
-        Server "server",
-    }
-}
-
-words! {
-    /// What was done, or refused.
-    AuditAction {
-        /// Signing in.
-        Login "login",
-        /// Adding a user.
-        UserAdd "user_add",
-        /// Removing a user with its keys and tokens.
-        UserRemove "user_remove",
-        /// Changing a user's password.
-        PasswordSet "password_set",
-        /// Granting a permission.
-        Grant "grant",
-        /// Revoking a grant.
-        Revoke "revoke",
-        /// Adding a key.
-        KeyAdd "key_add",
-        /// Removing a key.
-        KeyRemove "key_remove",
-        /// Adding a token.
-        TokenAdd "token_add",
-        /// Removing a token.
-        TokenRemove "token_remove",
-        /// Allowing anonymous access again.
-        Open "open",
-        /// Declaring a queue or topic.
-        Declare "declare",
-        /// Changing settings, tags or the policy of a queue or topic.
-        Update "update",
-        /// Deleting a queue, topic or subscription.
-        Delete "delete",
-        /// Deleting messages without receiving them.
-        Purge "purge",
-        /// Stopping delivery.
-        Pause "pause",
-        /// Resuming delivery.
-        Resume "resume",
-        /// Moving dead letters back.
-        Redrive "redrive",
-        /// Replacing a dead letter by a corrected message.
-        Resend "resend",
-        /// Starting a message move task of SQS.
-        MoveStart "move_start",
-        /// Cancelling a message move task of SQS.
-        MoveCancel "move_cancel",
-        /// Declaring a subscription.
-        Subscribe "subscribe",
-        /// Adding or changing a rule.
-        Bind "bind",
-        /// Removing a rule.
-        Unbind "unbind",
-        /// Importing RabbitMQ's definitions.
-        Import "import",
-        /// Exporting RabbitMQ's definitions.
-        Export "export",
-        /// Taking a session from its holder.
-        BreakSession "break_session",
-        /// Reading the state of a session without holding it.
-        ReadState "read_state",
-        /// Reading entities where that needs the manage permission.
-        Read "read",
-        /// Reading the audit log.
-        ReadAudit "read_audit",
-        /// Making a backup.
-        Backup "backup",
-        /// Records that were lost because too many arrived at once.
-        Dropped "dropped",
-    }
-}
 
 /// How an operation ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -226,13 +72,13 @@ pub struct AuditCaller {
 /// One operation, as a front end reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// The caller.
+    /// Who made the request.
     pub caller: AuditCaller,
-    /// Its address.
+    /// The network address of the caller, if known.
     pub peer: Option<IpAddr>,
-    /// The protocol.
+    /// The protocol of the request.
     pub protocol: AuditProtocol,
-    /// The action.
+    /// What the caller requested.
     pub action: AuditAction,
     /// The queue, topic, user, key or token; empty if there is none.
     pub object: String,
@@ -322,7 +168,7 @@ pub struct AuditRecord {
     pub at: Timestamp,
     /// How often it happened. Identical refusals are counted, not repeated.
     pub count: u64,
-    /// What happened.
+    /// The entry as it was recorded.
     pub entry: AuditEntry,
 }
 
@@ -467,72 +313,6 @@ impl Audit for AuditList {
     }
 }
 
-/// An operation in progress. If it is dropped without an outcome, because its caller disconnected, it is recorded as
-/// unknown, so that closing the connection does not hide what was done. If the caller lacks the permission, it is
-/// recorded as refused.
-#[must_use]
-pub struct AuditPending {
-    access: Arc<dyn Access>,
-    who: Principal,
-    needs: Action,
-    /// The object's unescaped name, for the permission check.
-    object: String,
-    entry: Option<AuditEntry>,
-}
-
-impl AuditPending {
-    /// Begins an operation of this caller that needs this permission.
-    pub fn begin(
-        access: &Arc<dyn Access>,
-        (who, needs): (&Principal, Action),
-        entry: AuditEntry,
-        object: &str,
-    ) -> AuditPending {
-        let entry = Some(entry.by(who).on(object));
-        let object = object.to_owned();
-        AuditPending { access: access.clone(), who: who.clone(), needs, object, entry }
-    }
-
-    /// Sets the object.
-    pub fn on(&mut self, object: &str) {
-        self.entry = self.entry.take().map(|entry| entry.on(object));
-        self.object = object.to_owned();
-    }
-
-    /// Records the outcome.
-    pub fn end(mut self, outcome: AuditOutcome) {
-        if let Some(entry) = self.entry.take() {
-            self.access.audit().record(entry.outcome(outcome));
-        }
-    }
-
-    /// Drops the entry without recording it.
-    pub fn forget(mut self) {
-        self.entry = None;
-    }
-
-    fn is_permitted(&self) -> bool {
-        let may = |on: Resource<'_>| self.access.check(&self.who, self.needs, on).is_ok();
-        match self.object.as_str() {
-            "" => may(Resource::EVERYTHING),
-            // Queues and topics share one name space.
-            name => QueueName::new(name).is_ok_and(|name| may((&name).into())),
-        }
-    }
-}
-
-impl Drop for AuditPending {
-    fn drop(&mut self) {
-        if let Some(entry) = self.entry.take() {
-            let outcome = match self.is_permitted() {
-                true => AuditOutcome::Unknown(CALLER_LEFT.into()),
-                false => AuditOutcome::Refused(CALLER_LEFT.into()),
-            };
-            self.access.audit().record(entry.outcome(outcome));
-        }
-    }
-}
-
 /// Shortens a text and escapes characters that could break a line, move a cursor or change the reading direction.
 pub fn clean(text: &str, bytes_max: usize) -> String {
     let mut out = String::new();
@@ -559,8 +339,10 @@ fn is_unsafe(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::access::Denied;
+    use crate::access::{Access, Action, Denied, Resource};
 
     #[test]
     fn words_read_back_as_written() {

@@ -9,7 +9,7 @@ use crate::topic::HashOn;
 /// A message that a topic routes, as filters see it. Filters never look at the body.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// The message.
+    /// The message that a rule is applied to.
     pub message: &'a Message,
     /// The routing key; empty if the message has none.
     pub key: &'a str,

@@ -26,9 +26,9 @@ pub struct Rule {
 /// Which messages match.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Filter {
-    /// Every message.
+    /// Matches every message.
     All,
-    /// No message.
+    /// Matches no message.
     None,
     /// Messages with exactly this key.
     Key(String),
@@ -54,7 +54,7 @@ pub enum HeadersMatch {
     All,
     /// At least one value whose name does not begin with `x-`.
     Any,
-    /// All values.
+    /// All headers must match, including those that begin with `x-`.
     AllWithX,
     /// At least one value.
     AnyWithX,
@@ -80,7 +80,7 @@ pub struct Correlation {
     pub to: Option<String>,
     /// The `reply_to` field.
     pub reply_to: Option<String>,
-    /// The subject.
+    /// The subject that a message must have.
     pub subject: Option<String>,
     /// The session id.
     pub session: Option<String>,

@@ -53,7 +53,7 @@ pub struct Message {
     pub ttl_ms: Option<u64>,
     /// The sender's de-duplication key.
     pub dedup_id: Option<String>,
-    /// The payload.
+    /// The payload, and how protocols show it.
     pub body: Body,
     /// Header sections as received, where the canonical form cannot rebuild them exactly.
     pub native: Option<Native>,
@@ -62,7 +62,7 @@ pub struct Message {
 /// The earliest time of delivery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum When {
-    /// Immediately.
+    /// The message can be delivered immediately.
     #[default]
     Now,
     /// After this many milliseconds. The message keeps its position: within a session, later messages wait for it.
@@ -84,10 +84,10 @@ pub struct Body {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum BodyKind {
-    /// Opaque.
+    /// Bytes without further meaning.
     #[default]
     Bytes = 0,
-    /// UTF-8 text.
+    /// Text in UTF-8.
     Text = 1,
     /// One encoded AMQP 1.0 value.
     AmqpValue = 2,
@@ -116,7 +116,7 @@ impl Native {
 pub struct Properties(Vec<(String, Value)>);
 
 impl Properties {
-    /// No properties.
+    /// Creates an empty list.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
@@ -177,7 +177,7 @@ impl FromIterator<(String, Value)> for Properties {
 /// A typed property value. It covers the types of all protocols, with their widths.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// No value.
+    /// A property without a value.
     Null,
     /// True or false.
     Bool(bool),
@@ -189,25 +189,25 @@ pub enum Value {
     I32(i32),
     /// 64 bits, signed.
     I64(i64),
-    /// 8 bits.
+    /// An unsigned integer of 8 bits.
     U8(u8),
-    /// 16 bits.
+    /// An unsigned integer of 16 bits.
     U16(u16),
-    /// 32 bits.
+    /// An unsigned integer of 32 bits.
     U32(u32),
-    /// 64 bits.
+    /// An unsigned integer of 64 bits.
     U64(u64),
-    /// Single precision.
+    /// A floating-point number in single precision.
     F32(f32),
-    /// Double precision.
+    /// A floating-point number in double precision.
     F64(f64),
-    /// Text.
+    /// A string in UTF-8.
     String(String),
-    /// Opaque bytes.
+    /// Bytes without further meaning.
     Bytes(Bytes),
     /// Milliseconds since 1970; negative values are dates before that.
     Time(i64),
-    /// 128 bits.
+    /// A UUID in network byte order.
     Uuid([u8; 16]),
     /// Values in order.
     List(Vec<Value>),

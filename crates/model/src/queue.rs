@@ -122,11 +122,11 @@ pub enum Status {
     /// Sending and receiving.
     #[default]
     Active,
-    /// Only receiving.
+    /// Messages can be received, not sent.
     SendDisabled,
-    /// Only sending.
+    /// Messages can be sent, not received.
     ReceiveDisabled,
-    /// Nothing.
+    /// Messages can neither be sent nor received.
     Disabled,
 }
 
@@ -216,7 +216,7 @@ pub enum DeadLetterTarget {
     Queue(QueueName),
     /// To a topic.
     Topic {
-        /// The topic.
+        /// The topic that gets the dead letters.
         topic: TopicName,
         /// A routing key that replaces the message's own.
         key: Option<String>,

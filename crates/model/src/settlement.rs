@@ -84,7 +84,7 @@ pub enum DeadReason {
     },
     /// The number of failed deliveries reached the queue's limit.
     MaxFailed {
-        /// Failed deliveries.
+        /// The number of failed deliveries.
         failed: u32,
         /// The queue's limit.
         failed_max: u32,

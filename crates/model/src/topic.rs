@@ -12,9 +12,9 @@ use crate::refusal::Refusal;
 /// A destination for messages: a queue, or a topic that copies them to queues.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
-    /// A queue.
+    /// A queue, in which the message is stored.
     Queue(QueueName),
-    /// A topic.
+    /// Another topic, which routes the message again.
     Topic(TopicName),
 }
 

@@ -18,6 +18,8 @@
 #![allow(missing_docs, reason = "used by the command line only")]
 
 pub mod audit;
+mod authenticators;
+mod banner;
 pub mod credentials;
 pub mod exposure;
 mod files;

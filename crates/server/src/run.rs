@@ -6,20 +6,19 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::extract::{ConnectInfo, Request};
-use axum::http::HeaderMap;
 use axum::middleware::{Next, from_fn};
 use malote_engine::{Engine, Running};
 use malote_front_amqp091 as rabbitmq;
 use malote_front_amqp091::metadata::MetadataStore;
-use malote_front_http::{
-    Api, Authenticate, Authenticated, Credential, Limits, Readiness, Unauthenticated,
-};
+use malote_front_http::{Api, Authenticate, Limits, Readiness};
 use malote_front_servicebus as servicebus;
 use malote_front_sqs::Sqs;
-use malote_model::{Access, Audit, AuditEntry, AuditProtocol, CallerKind, Principal, WebGuard};
+use malote_model::{Access, Audit, AuditEntry, AuditProtocol, CallerKind, WebGuard};
 
 use crate::audit::AuditLog;
-use crate::credentials::{CREDENTIALS_FILE, CredentialsError, KeyKind, Store};
+use crate::authenticators::{AccessKeys, HttpAuthenticator, ServiceBusKeys};
+use crate::banner::banner;
+use crate::credentials::{CREDENTIALS_FILE, CredentialsError, Store};
 use crate::exposure::{ExposureError, check_exposure};
 use crate::net::{
     Admission, BindError, ConnectionLimit, Listener, Port, Router, Tls, TlsError, handler,
@@ -239,7 +238,7 @@ pub async fn serve(
     if ports.iter().all(Option::is_none) {
         return Err(ServeError::NothingToServe);
     }
-    started(&greeting(&settings, ports.each_ref().map(Option::as_ref), tls.as_deref(), &store));
+    started(&banner(&settings, ports.each_ref().map(Option::as_ref), tls.as_deref(), &store));
 
     for port in ports.into_iter().flatten() {
         shutdown.spawn(port.serve(shutdown.clone()));
@@ -395,7 +394,7 @@ async fn definitions(
     management.serve(request).await
 }
 
-/// SQS only.
+/// The routes of a port that serves SQS and nothing else.
 fn sqs_alone(api: &Api, sqs: &Sqs) -> Router {
     let router = |tls| malote_front_sqs::router(sqs.clone(), tls);
     let serve = serve_http(api, [router(false), router(true)], "sqs");
@@ -529,159 +528,4 @@ fn amqp091(api: &Api, front: &Arc<rabbitmq::Front>) -> crate::net::ConnectionHan
             }
         }
     })
-}
-
-/// The banner: addresses and connection strings of each protocol, the data directory, and a first message.
-fn greeting(
-    settings: &Settings,
-    [http, sqs, amqp, _, admin, management]: [Option<&Port>; 6],
-    tls: Option<&Tls>,
-    store: &Store,
-) -> String {
-    let scheme = if settings.tls.required { "https" } else { "http" };
-    let url = |port: &Port| format!("{scheme}://{}", port.local_addr());
-    let mut lines = vec![format!("Malote {} is ready.", env!("CARGO_PKG_VERSION"))];
-    if let Some(url) = http.map(url) {
-        let also = format!("health {url}/readyz, metrics {url}/metrics");
-        lines.push(format!("  HTTP API   {url}/api/v1   ({also})"));
-    }
-    let open = store.is_open();
-    if let Some(port) = http {
-        let scheme = if settings.tls.required { "malote+tls" } else { "malote" };
-        let user = if open { "" } else { "USER:PASSWORD@" };
-        lines
-            .push(format!("  Rust       {scheme}://{user}{}   (Malote::connect)", reachable(port)));
-    }
-    if let Some(port) = sqs.or(http) {
-        let keys = if open { "any access key" } else { "`malote key add aws` creates a key" };
-        let at = format!("{scheme}://{}", reachable(port));
-        lines.push(format!("  SQS        {at}   (AWS_ENDPOINT_URL_SQS={at}, {keys})"));
-    }
-    if let Some(port) = amqp {
-        let key = match open {
-            true => "SharedAccessKeyName=any;SharedAccessKey=any",
-            false => "SharedAccessKeyName=ID;SharedAccessKey=SECRET",
-        };
-        // The flag makes Azure's clients connect without TLS.
-        let plain = if settings.tls.required { "" } else { ";UseDevelopmentEmulator=true" };
-        let keys = if open { "" } else { "; `malote key add servicebus` creates a key" };
-        lines.push(format!(
-            "  AMQP       {}   (Azure Service Bus clients{keys})",
-            port.local_addr()
-        ));
-        lines.push(format!("             Endpoint=sb://{};{key}{plain}", reachable(port)));
-        let (scheme, user) = match (settings.tls.required, open) {
-            (true, true) => ("amqps", "guest:guest"),
-            (true, false) => ("amqps", "USER:PASSWORD"),
-            (false, true) => ("amqp", "guest:guest"),
-            (false, false) => ("amqp", "USER:PASSWORD"),
-        };
-        let at = reachable(port);
-        lines.push(format!("             {scheme}://{user}@{at}/   (RabbitMQ clients)"));
-    }
-    if let Some(url) = admin.map(url) {
-        lines.push(format!("  admin      {url}   (administration clients of Azure Service Bus)"));
-    }
-    if let Some(url) = management.map(url) {
-        lines.push(format!("  management {url}/api   (management API of RabbitMQ)"));
-    }
-    lines.push(format!("  data       {}", settings.data.display()));
-    if let Some(tls) = tls {
-        lines.push(format!(
-            "  TLS        on the same ports; certificate {}",
-            tls.certificate_path().display()
-        ));
-    }
-    let user = if open { "" } else { " -u NAME" };
-    let trust = if settings.tls.required { " -k" } else { "" };
-    if let Some(url) = http.map(url) {
-        lines.push("Send a first message, and receive it:".into());
-        lines.push(format!(
-            "  curl{user}{trust} -d 'Hello' '{url}/api/v1/queues/hello/messages?create=true'"
-        ));
-        lines.push(format!(
-            "  curl{user}{trust} --json '{{\"max\": 1}}' '{url}/api/v1/queues/hello/receive'"
-        ));
-    }
-    lines.join("\n")
-}
-
-/// An address that a client on this machine can use: a server on all addresses is reached on loopback.
-fn reachable(port: &Port) -> std::net::SocketAddr {
-    let mut address = port.local_addr();
-    if address.ip().is_unspecified() {
-        address.set_ip(match address.ip() {
-            IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    address
-}
-
-/// Access keys of SQS from the credential store.
-struct AccessKeys(Arc<Store>);
-
-impl malote_front_sqs::Keys for AccessKeys {
-    fn open(&self) -> bool {
-        self.0.is_open()
-    }
-
-    fn secret(&self, access_key: &str) -> Option<(Arc<str>, Principal)> {
-        let key = self.0.secret_of(KeyKind::Aws, access_key)?;
-        Some((key.secret, key.principal))
-    }
-}
-
-/// Authenticates callers of the HTTP API.
-struct HttpAuthenticator(Arc<Store>);
-
-impl Authenticate for HttpAuthenticator {
-    fn authenticate<'a>(&'a self, headers: &'a HeaderMap, peer: IpAddr) -> Authenticated<'a> {
-        Box::pin(async move {
-            let wrong = |why: &str| Unauthenticated { why: why.into() };
-            match Credential::of(headers)? {
-                Credential::None => Ok(Principal::anonymous()),
-                Credential::Basic { user, password } => {
-                    let found = self.0.verify_password(&user, &password, peer).await;
-                    found.ok_or_else(|| wrong("wrong user name or password"))
-                }
-                Credential::Bearer(token) => {
-                    self.0.verify_token(&token).ok_or_else(|| wrong("unknown token"))
-                }
-            }
-        })
-    }
-}
-
-struct ServiceBusKeys {
-    store: Arc<Store>,
-    tls: Option<Arc<Tls>>,
-}
-
-impl servicebus::Keys for ServiceBusKeys {
-    fn is_open(&self) -> bool {
-        self.store.is_open()
-    }
-
-    fn key(&self, name: &str) -> Option<servicebus::Key> {
-        let found = self.store.secret_of(KeyKind::ServiceBus, name)?;
-        Some(servicebus::Key { secret: found.secret, principal: found.principal })
-    }
-
-    fn verify_password<'a>(
-        &'a self,
-        user: &'a str,
-        password: &'a str,
-        peer: IpAddr,
-    ) -> servicebus::Verified<'a> {
-        Box::pin(self.store.verify_password(user, password, peer))
-    }
-
-    fn verify_token(&self, token: &str) -> Option<Principal> {
-        self.store.verify_token(token)
-    }
-
-    fn is_own_name(&self, name: &str) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.is_for(name))
-    }
 }

@@ -29,7 +29,7 @@ pub fn watchdog_interval() -> Option<Duration> {
     sd_notify::watchdog_enabled().map(|period| period / 2)
 }
 
-/// Watchdog signal.
+/// Sends the signal of the watchdog: the process is alive.
 pub fn alive() {
     send(&[NotifyState::Watchdog]);
 }

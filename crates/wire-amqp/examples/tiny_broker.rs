@@ -21,22 +21,26 @@ use tokio::time::{Duration, Instant};
 #[derive(Default)]
 struct Queues {
     messages: Mutex<HashMap<String, VecDeque<Bytes>>>,
-    bell: Notify,
+    arrivals: Notify,
 }
 
 impl Queues {
     fn push(&self, queue: &str, message: Bytes) {
         self.messages
             .lock()
-            .expect("nobody panics with it")
+            .expect("no thread panics while it holds the lock")
             .entry(queue.to_owned())
             .or_default()
             .push_back(message);
-        self.bell.notify_waiters();
+        self.arrivals.notify_waiters();
     }
 
     fn pop(&self, queue: &str) -> Option<Bytes> {
-        self.messages.lock().expect("nobody panics with it").get_mut(queue)?.pop_front()
+        self.messages
+            .lock()
+            .expect("no thread panics while it holds the lock")
+            .get_mut(queue)?
+            .pop_front()
     }
 }
 
@@ -85,7 +89,7 @@ async fn serve(mut socket: TcpStream, queues: Arc<Queues>) -> std::io::Result<()
     };
     loop {
         let queues = client.queues.clone();
-        let bell = queues.bell.notified();
+        let arrivals = queues.arrivals.notified();
         while let Some(event) = client.connection.next_event() {
             client.take(event);
         }
@@ -100,7 +104,7 @@ async fn serve(mut socket: TcpStream, queues: Arc<Queues>) -> std::io::Result<()
                 0 => return Ok(()),
                 _ => client.connection.received(now_ms()),
             },
-            () = bell => {}
+            () = arrivals => {}
             () = tokio::time::sleep_until(begun + Duration::from_millis(tick_ms)) => {
                 client.connection.tick(now_ms());
             }

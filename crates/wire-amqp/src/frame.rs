@@ -16,7 +16,6 @@ const PROTOCOL_HEADER_BYTES: usize = 8;
 /// The layer that follows a protocol header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// AMQP itself.
     Amqp,
     /// TLS, then AMQP.
     Tls,
@@ -39,7 +38,7 @@ impl Protocol {
 /// The layer of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
-    /// The connection.
+    /// Frames of the AMQP layer, after SASL.
     Amqp,
     /// The SASL layer.
     Sasl,
@@ -48,7 +47,7 @@ pub enum FrameKind {
 /// A frame. One with an empty body only keeps the connection alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// The layer.
+    /// The layer that the frame belongs to.
     pub kind: FrameKind,
     /// The channel of the session; unused in the SASL layer.
     pub channel: u16,
@@ -64,9 +63,9 @@ pub enum FrameError {
         "frame of {size_bytes} bytes exceeds the limit of {size_bytes_max}, or is smaller than its header"
     )]
     Size {
-        /// As declared.
+        /// The size in the frame header.
         size_bytes: u32,
-        /// As agreed.
+        /// The limit agreed on in `open`.
         size_bytes_max: u32,
     },
     /// The body begins inside the header or after the end.

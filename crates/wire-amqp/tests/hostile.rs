@@ -587,7 +587,9 @@ fn dispositions_with_different_outcomes_are_not_merged() {
         .heard()
         .into_iter()
         .map(|performative| match performative {
-            Performative::Disposition(told) => (told.first, told.last, told.state),
+            Performative::Disposition(disposition) => {
+                (disposition.first, disposition.last, disposition.state)
+            }
             other => panic!("{other:?}"),
         })
         .collect();

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Version"))]
 pub struct ServerVersion {
-    /// Always `malote`
+    /// The name of the product: always `malote`
     #[serde(default)]
     pub name: String,
     /// The version of the server
@@ -27,7 +27,7 @@ pub struct DiskUsage {
     pub live_bytes: u64,
     /// Segment files that are kept for reuse
     pub spare_bytes: u64,
-    /// Snapshots
+    /// Bytes of the snapshots on disk
     pub snapshot_bytes: u64,
     /// Free space on the disk; 0 if unknown
     pub free_bytes: u64,
@@ -78,13 +78,13 @@ pub struct HistoryPoint {
     pub at: u64,
     /// Messages that can be received now
     pub ready: u64,
-    /// Leased messages
+    /// Number of leased messages
     pub locked: u64,
     /// Messages that are not due yet
     pub delayed: u64,
-    /// Scheduled messages
+    /// Number of scheduled messages
     pub scheduled: u64,
-    /// Deferred messages
+    /// Number of deferred messages
     pub deferred: u64,
     /// Messages in the dead-letter queue of this queue
     pub dead_lettered: u64,
@@ -102,9 +102,9 @@ pub struct HistoryPoint {
 pub struct QueueMetrics {
     /// The name of the queue
     pub queue: String,
-    /// Ready messages
+    /// Number of messages that can be delivered now
     pub waiting: u64,
-    /// Leased messages
+    /// Number of leased messages
     pub active: u64,
     /// Completed messages since the queue was declared
     pub completed: u64,

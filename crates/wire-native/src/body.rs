@@ -12,16 +12,16 @@ use serde_json::value::RawValue;
 /// The content of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BodyContent {
-    /// A string
+    /// Text in UTF-8
     Text(Bytes),
     /// Any other JSON value, as its JSON text; only in requests
     Json(String),
-    /// MessagePack `bin`
+    /// Bytes, as MessagePack `bin`
     Bytes(Bytes),
 }
 
 impl BodyContent {
-    /// A string.
+    /// Creates a body with text.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text(Bytes::from(text.into()))
     }

@@ -26,9 +26,9 @@ pub struct RedriveRequest {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Redriven"))]
 pub struct RedriveResult {
-    /// Moved
+    /// Number of messages that were moved
     pub moved: u64,
-    /// Not moved
+    /// Number of messages that were not moved, because of the limit
     pub left: u64,
 }
 

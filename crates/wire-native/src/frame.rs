@@ -6,10 +6,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::body::BodyContent;
-use crate::message::{NewMessage, ReceivedMessage, SentMessage};
+use crate::message::{NewMessage, SentMessage};
 use crate::problem::ProblemBody;
 use crate::queue::QueueDepth;
 use crate::receive::{ReceiveMode, is_one};
+use crate::received::ReceivedMessage;
 use crate::session::{HeldSession, SessionInfo};
 use crate::settings::QueueSettings;
 use crate::settle::{LeaseResult, SessionStateChange, SettleRequest};
@@ -22,10 +23,10 @@ pub const FRAME_DEPTH_MAX: usize = 64;
 /// The encoding of the frames of a connection. HTTP always uses JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Encoding {
-    /// Text
+    /// JSON in text messages
     #[default]
     Json,
-    /// Binary
+    /// MessagePack in binary messages
     MessagePack,
 }
 
@@ -52,7 +53,7 @@ pub enum ClientFrame {
     Detach(DetachFrame),
     /// Receives deferred messages
     ReceiveDeferred(DeferredFrame),
-    /// Settles leases
+    /// Completes, abandons, defers or dead-letters leased messages
     Settle(SettleFrame),
     /// Renews leases or holds
     Renew(RenewFrame),
@@ -302,7 +303,7 @@ pub struct SessionStateReply {
 /// The reply with the load of a queue.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct DepthReply {
-    /// The load
+    /// Counts of the queue's messages and sessions
     pub depth: QueueDepth,
 }
 

@@ -10,7 +10,8 @@
 //! |---|---|
 //! | `settings.rs`, `queue.rs` | queue settings; queues and their counts |
 //! | `topic.rs`, `rule.rs` | topics, subscriptions and their rules |
-//! | `message.rs`, `body.rs`, `value.rs` | messages to send, received messages, bodies, typed properties |
+//! | `message.rs`, `received.rs` | messages to send; received messages and dead letters |
+//! | `body.rs`, `value.rs` | bodies, typed properties |
 //! | `receive.rs`, `settle.rs`, `session.rs`, `dead_letter.rs`, `transaction.rs` | operations on messages |
 //! | `frame.rs` | frames of the native connection |
 //! | `about.rs`, `audit.rs`, `problem.rs`, `saga.rs` | server facts, audit records, errors, sagas |
@@ -31,6 +32,7 @@ pub mod nearest;
 pub mod problem;
 pub mod queue;
 pub mod receive;
+pub mod received;
 pub mod rule;
 pub mod saga;
 #[cfg(feature = "schema")]

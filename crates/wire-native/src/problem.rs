@@ -38,11 +38,11 @@ pub struct ProblemBody {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProblemKind {
-    /// The code
+    /// Stable code of the problem, for programs
     pub code: String,
     /// The HTTP status
     pub status: u16,
-    /// The title
+    /// Short description of the code
     pub title: String,
     /// What to do about it
     pub fix: String,

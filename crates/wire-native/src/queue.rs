@@ -14,11 +14,11 @@ pub struct QueueInfo {
     pub created_at: u64,
     /// Whether delivery is stopped
     pub paused: bool,
-    /// All settings
+    /// All settings of the queue, also those with default values
     #[serde(deserialize_with = "known_settings")]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Complete<QueueSettings>"))]
     pub spec: QueueSettings,
-    /// Current contents
+    /// Counts of the messages in the queue
     pub counts: QueueCounts,
     /// Counters since the queue was declared
     pub totals: QueueTotals,
@@ -42,13 +42,13 @@ pub struct QueueList {
 pub struct QueueCounts {
     /// Messages that can be received now
     pub ready: u64,
-    /// Leased messages
+    /// Number of leased messages
     pub locked: u64,
     /// Messages that are not due yet and keep their position in the queue
     pub delayed: u64,
     /// Scheduled messages: each is enqueued when it is due
     pub scheduled: u64,
-    /// Deferred messages
+    /// Number of deferred messages
     pub deferred: u64,
     /// Messages in the dead-letter queue of this queue
     pub dead_lettered: u64,
@@ -100,7 +100,7 @@ pub struct QueueDepth {
     pub ready: u64,
     /// Delayed and scheduled messages
     pub delayed: u64,
-    /// Leased messages
+    /// Number of leased messages
     pub in_flight: u64,
     /// Age of the oldest message in milliseconds
     pub oldest_ms: u64,
@@ -123,7 +123,7 @@ pub struct SessionCounts {
     pub runnable: u64,
     /// Sessions held by a receiver
     pub held: u64,
-    /// Other sessions
+    /// Sessions that are neither ready nor held: delayed, or with a state only
     #[serde(default)]
     pub other: u64,
 }
@@ -134,7 +134,7 @@ pub struct SessionCounts {
 pub struct QueueScale {
     /// Ready and leased messages. Leased ones count, so that a scaler does not stop workers that are busy
     pub backlog: u64,
-    /// Leased messages
+    /// Number of leased messages
     pub in_flight: u64,
     /// Sessions with messages
     pub sessions: u64,

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::message::ReceivedMessage;
+use crate::received::ReceivedMessage;
 
-/// Receives messages.
+/// A request to receive messages.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Receive"))]
 #[serde(deny_unknown_fields, default)]
@@ -131,13 +131,13 @@ pub struct PeekQuery {
 pub enum MessageStateWord {
     /// Can be received now
     Ready,
-    /// Leased
+    /// Leased to a receiver
     Locked,
     /// Not due yet; keeps its position in the queue
     Delayed,
     /// Enqueued when it is due
     Scheduled,
-    /// Deferred
+    /// Deferred: can only be received by its sequence number
     Deferred,
 }
 
@@ -154,7 +154,7 @@ impl MessageStateWord {
     }
 }
 
-/// Peeked messages.
+/// The answer with peeked messages.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Peeked"))]
 pub struct PeekedMessages {

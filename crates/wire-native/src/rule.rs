@@ -12,7 +12,8 @@ use malote_model::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::message::{NewMessage, ReceivedMessage};
+use crate::message::NewMessage;
+use crate::received::ReceivedMessage;
 use crate::value::PropertyMap;
 
 /// Which messages a rule selects.
@@ -20,10 +21,10 @@ use crate::value::PropertyMap;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Filter"))]
 #[serde(rename_all = "snake_case")]
 pub enum RuleFilter {
-    /// All messages
+    /// Matches all messages
     #[default]
     All,
-    /// No messages
+    /// Matches no messages
     None,
     /// Messages with exactly this key
     Key(String),
@@ -61,7 +62,7 @@ pub enum HeadersMatchWord {
     All,
     /// At least one value whose name does not begin with `x-`
     Any,
-    /// All values
+    /// All headers must match, including those that begin with `x-`
     AllWithX,
     /// At least one value
     AnyWithX,
@@ -93,9 +94,9 @@ optional_fields! {
     expecting = "sql must be a string or {\"text\": text, \"parameters\": {\"@name\": value}}"
 )]
 pub enum SqlSource {
-    /// Without parameters
+    /// An expression without parameters
     Text(String),
-    /// With parameters
+    /// An expression with parameters
     With(SqlWithParameters),
 }
 

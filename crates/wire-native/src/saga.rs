@@ -53,7 +53,7 @@ impl SagaStatus {
 pub enum StepStatus {
     /// Not completed yet; it may be running.
     Waiting,
-    /// Done.
+    /// The step succeeded.
     Done,
     /// Failed for good. It had no effect, or it has no compensation.
     Failed,
@@ -261,7 +261,7 @@ impl SagaSummary {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Sagas"))]
 pub struct SagaList {
-    /// The sagas
+    /// The sagas of this page
     pub sagas: Vec<SagaSummary>,
     /// `after` of the next page
     #[serde(default)]
@@ -272,7 +272,7 @@ pub struct SagaList {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "SagaInFull"))]
 pub struct SagaDetails {
-    /// The summary
+    /// The fields that a list of sagas shows as well
     #[serde(flatten)]
     pub summary: SagaSummary,
     /// The steps, in order

@@ -64,7 +64,7 @@ pub struct SessionsQuery {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Sessions"))]
 pub struct SessionList {
-    /// The sessions
+    /// The sessions of this page
     pub sessions: Vec<SessionInfo>,
     /// `after` of the next page
     #[serde(default)]

@@ -193,7 +193,7 @@ pub enum SessionsSetting {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "lowercase")]
 pub enum SessionsWord {
-    /// No sessions
+    /// Messages have no sessions
     None,
     /// Any session id
     Dynamic,
@@ -276,9 +276,9 @@ pub struct TopicTarget {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(untagged, expecting = "forward_to must be {\"queue\": name} or {\"topic\": name}")]
 pub enum ForwardSetting {
-    /// A queue
+    /// A queue of this broker
     Queue(QueueTarget),
-    /// A topic
+    /// A topic of this broker
     Topic(TopicTarget),
 }
 

@@ -16,7 +16,7 @@ use crate::{RequestError, text};
 pub struct SettleRequest {
     /// The tokens of the leases
     pub leases: Vec<String>,
-    /// The outcome
+    /// How the messages are settled
     pub outcome: SettleOutcome,
     /// abandon, release: deliver again after this number of milliseconds
     #[serde(default, skip_serializing_if = "Option::is_none")]

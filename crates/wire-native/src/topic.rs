@@ -114,7 +114,7 @@ pub struct TopicInfo {
     pub name: String,
     /// Creation time in milliseconds since 1970
     pub created_at: u64,
-    /// All settings
+    /// All settings of the topic, also those with default values
     #[serde(deserialize_with = "known_settings")]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Complete<TopicSettings>"))]
     pub spec: TopicSettings,
@@ -134,7 +134,7 @@ pub struct TopicInfo {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "TopicTotals"))]
 pub struct TopicCounters {
-    /// Copies made
+    /// Number of copies that were stored in queues
     pub copies: u64,
 }
 
@@ -161,11 +161,11 @@ pub struct SubscribeRequest {
     pub rules: Option<Vec<NamedRule>>,
 }
 
-/// A subscription.
+/// A subscription with its settings and counts.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Subscription"))]
 pub struct SubscriptionInfo {
-    /// The topic
+    /// Name of the topic
     pub topic: String,
     /// The name of the subscription
     pub name: String,
@@ -226,7 +226,7 @@ pub struct BoundRule {
     /// The topic that the rule leads to
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_topic: Option<String>,
-    /// The rule
+    /// The filter and the action of the rule
     #[serde(flatten)]
     pub rule: NamedRule,
 }

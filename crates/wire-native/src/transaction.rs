@@ -23,7 +23,7 @@ pub struct TransactionRequest {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct QueueSettlements {
-    /// The queue
+    /// Name of the queue
     pub queue: String,
     /// Leases and their outcomes
     pub items: Vec<SettleRequest>,
@@ -34,7 +34,7 @@ pub struct QueueSettlements {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct QueueStateChange {
-    /// The queue
+    /// Name of the queue
     pub queue: String,
     /// The new state
     pub change: SessionStateChange,

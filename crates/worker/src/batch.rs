@@ -39,7 +39,7 @@ pub struct Batch<T>(Vec<BatchItem<T>>);
 
 /// One message of a batch.
 pub struct BatchItem<T> {
-    /// The body.
+    /// The decoded body.
     pub value: T,
     /// The rest of the message.
     pub meta: Meta,
@@ -162,7 +162,7 @@ pub trait FromBatch: Sized + Send + 'static {
     /// Extracts them from the messages.
     fn from_batch(messages: &[Arc<Incoming>]) -> impl Future<Output = ExtractedBatch<Self>> + Send;
 
-    /// See [`FromDelivery::missing`].
+    /// The type of a state that an argument needs and the worker lacks.
     fn missing(states: &StateMap) -> Option<&'static str>;
 }
 

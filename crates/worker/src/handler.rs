@@ -34,7 +34,7 @@ pub trait HandlerArguments: Sized + Send + 'static {
         incoming: &Arc<Incoming>,
     ) -> impl Future<Output = Result<Self, Failure>> + Send;
 
-    /// See [`FromDelivery::missing`].
+    /// The type of a state that an argument needs and the worker lacks.
     fn missing(states: &StateMap) -> Option<&'static str>;
 }
 

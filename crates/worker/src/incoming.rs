@@ -72,7 +72,7 @@ pub(crate) struct NewSessionState {
 }
 
 impl Incoming {
-    /// The message.
+    /// The message as the broker delivered it.
     pub fn message(&self) -> &Message {
         &self.delivery.message
     }

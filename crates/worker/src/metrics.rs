@@ -29,7 +29,7 @@ pub struct Metrics {
     pub counts: Counts,
     /// The durations of handlers.
     pub times: DurationHistogram,
-    /// Locks renewed.
+    /// Number of locks that were renewed.
     pub renewed: u64,
     /// Handlers that may run at a time.
     pub slots: usize,

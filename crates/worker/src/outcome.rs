@@ -9,7 +9,7 @@ use crate::text::with_causes;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Outcome {
-    /// Completed.
+    /// The message was completed.
     Done,
     /// The attempt failed. The message is retried after a delay, or dead-lettered after the last attempt.
     Retry(FailedAttempt),
@@ -19,7 +19,7 @@ pub enum Outcome {
     RateLimited(Duration),
     /// Returned to its place in the queue at once. It does not count as an attempt.
     Release,
-    /// Dead-lettered.
+    /// The message was dead-lettered.
     Dead {
         /// A short and stable identifier, such as `NoTotal`.
         reason: String,

@@ -60,7 +60,7 @@ impl Retry {
 /// The delay before the next attempt, as a function of the number `n` of failures.
 #[derive(Clone)]
 pub enum Backoff {
-    /// No delay.
+    /// Retries follow without a delay.
     None,
     /// Always the same delay.
     Fixed(Duration),

@@ -46,7 +46,7 @@ pub struct TestQueueCounts {
     pub locked: u64,
     /// Delayed, and not due yet.
     pub delayed: u64,
-    /// Dead-lettered.
+    /// Number of messages that were dead-lettered.
     pub dead: u64,
 }
 

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// The result of a load.
 pub struct LoadResult {
     pub took: Duration,
-    /// Microseconds.
+    /// Latencies in microseconds.
     pub latencies: Histogram<u64>,
 }
 

@@ -43,7 +43,7 @@ struct Args {
     /// Milliseconds for which the provider is down
     #[arg(long, default_value_t = 3000)]
     down_ms: u64,
-    /// Concurrent customers
+    /// Number of customers that order at the same time
     #[arg(long, default_value_t = 64)]
     customers: usize,
     /// URL of a broker without a queue `mails` [default: the broker in this process]

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 /// The queue of all orders.
 pub const QUEUE: &str = "orders";
 
-/// An order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     /// Unique, so that repeated orders are recognized.
@@ -25,7 +24,6 @@ pub struct Order {
 /// The expected result of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// Applied once.
     Applied,
     /// Dead-lettered after all attempts failed.
     Poison,

@@ -15,18 +15,16 @@ use malote_model::{
 
 use self::specs::{lifetime, spec, updated};
 use crate::decide::Ask;
-use crate::model::{Letter, Place, State};
+use crate::model::{Availability, SentMessage, State};
 use crate::rng::Rng;
 use crate::world::World;
 
-/// One client.
 #[derive(Default)]
 struct Client {
     /// Its leases and holds end with this connection.
     connection: Option<u64>,
     /// Leased messages: token, queue, sequence number.
     leases: Vec<(LeaseToken, QueueName, u64)>,
-    /// Held sessions.
     holds: Vec<(LeaseToken, QueueName, SessionId)>,
     consumers: Vec<(ConsumerId, QueueName)>,
     /// Tokens of earlier leases and holds.
@@ -197,7 +195,8 @@ impl Clients {
                 .collect();
             let (name, dedup, known) = pick(rng, &known)?;
             let at = known.at + dedup.window_ms - rng.below(2);
-            let again = Ask::Send { items: vec![((*name).clone().into(), known.letter.clone())] };
+            let again =
+                Ask::Send { items: vec![((*name).clone().into(), known.sent_message.clone())] };
             return Some((at.max(now), vec![(0, again)]));
         }
         if rng.chance(50) {
@@ -241,7 +240,7 @@ impl Clients {
                 let message_id = Some(format!("m{number}"));
                 let session = of.map(session);
                 let message = Message { message_id, session, ..Message::default() };
-                (queue.clone().into(), Rc::new(Letter::new(message, false)))
+                (queue.clone().into(), Rc::new(SentMessage::new(message, false)))
             });
             Ask::Send { items: items.collect() }
         };
@@ -280,15 +279,27 @@ impl Clients {
         if rng.chance(12) { queue.dead_letters() } else { queue }
     }
 
-    fn message(&mut self, rng: &mut Rng, queue: &QueueName, state: &State, now: u64) -> Rc<Letter> {
+    fn message(
+        &mut self,
+        rng: &mut Rng,
+        queue: &QueueName,
+        state: &State,
+        now: u64,
+    ) -> Rc<SentMessage> {
         let queue = state.queues.get(queue);
         let wants = queue.is_some_and(|q| q.sessioned());
         let known = queue.is_some_and(|q| q.spec.dedup.is_some());
-        self.letter(rng, wants, known, now)
+        self.sent_message(rng, wants, known, now)
     }
 
     /// A message: with a session if the queue wants one, often with a key if the queue remembers keys.
-    fn letter(&mut self, rng: &mut Rng, wants: bool, known: bool, now: u64) -> Rc<Letter> {
+    fn sent_message(
+        &mut self,
+        rng: &mut Rng,
+        wants: bool,
+        known: bool,
+        now: u64,
+    ) -> Rc<SentMessage> {
         let number = self.next_message;
         self.next_message += 1;
         let len = [0, 20, 200, 1500][rng.below(4) as usize];
@@ -332,7 +343,7 @@ impl Clients {
             key: topics::key(rng),
             ..Message::default()
         };
-        Rc::new(Letter::new(message, id_given))
+        Rc::new(SentMessage::new(message, id_given))
     }
 
     fn letters(
@@ -342,7 +353,7 @@ impl Clients {
         now: u64,
         several: bool,
         count: u64,
-    ) -> Vec<(Address, Rc<Letter>)> {
+    ) -> Vec<(Address, Rc<SentMessage>)> {
         let to = self.address(rng);
         let items = (0..count).map(|_| {
             let to = if several { self.address(rng) } else { to.clone() };
@@ -491,7 +502,7 @@ impl Clients {
                 let seqs: Vec<_> = q
                     .msgs
                     .iter()
-                    .filter(|(_, m)| m.place == Place::Deferred && mine(m))
+                    .filter(|(_, m)| m.availability == Availability::Deferred && mine(m))
                     .map(|(&s, _)| Seq(s))
                     .take(3)
                     .collect();
@@ -510,7 +521,9 @@ impl Clients {
             }
             93..94 => {
                 let (queue, q) = self.existing(rng, state)?;
-                let scheduled = |m: &crate::model::Msg| matches!(m.place, Place::Scheduled { .. });
+                let scheduled = |m: &crate::model::Msg| {
+                    matches!(m.availability, Availability::Scheduled { .. })
+                };
                 let mut seqs: Vec<_> = q
                     .msgs
                     .iter()

@@ -7,7 +7,7 @@
 mod apply;
 mod topic;
 
-pub use topic::{Topic, Via, Way};
+pub use topic::{ForwardingPath, Topic, Via};
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +23,7 @@ use malote_model::{
 
 /// A message as a client sends it.
 #[derive(Clone)]
-pub struct Letter {
+pub struct SentMessage {
     pub message: Message,
     /// Its id was generated, so the sender does not know it.
     pub id_given: bool,
@@ -31,7 +31,7 @@ pub struct Letter {
 }
 
 /// Omits the payload.
-impl fmt::Debug for Letter {
+impl fmt::Debug for SentMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let m = &self.message;
         let session = m.session.as_ref().map_or("-", |session| session.as_str());
@@ -41,7 +41,7 @@ impl fmt::Debug for Letter {
     }
 }
 
-impl Letter {
+impl SentMessage {
     pub fn new(mut message: Message, id_given: bool) -> Self {
         // By default, `origin_id` is the message's own id.
         message.origin_id = message.origin_id.or_else(|| message.message_id.clone());
@@ -66,15 +66,20 @@ impl Letter {
 
 /// The state of a message in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Availability {
     /// In order; delivered no earlier than `due`.
-    Here { due: u64 },
+    InOrder {
+        due: u64,
+    },
     /// Skipped by its session until `due`; then in order again.
-    Parked { due: u64 },
+    Parked {
+        due: u64,
+    },
     /// Appended at `due`.
-    Scheduled { due: u64 },
-    /// Leased.
-    Out(LeaseToken),
+    Scheduled {
+        due: u64,
+    },
+    Leased(LeaseToken),
     /// Only accessible by its sequence number.
     Deferred,
 }
@@ -82,7 +87,7 @@ pub enum Place {
 #[derive(Clone, Debug)]
 pub struct Msg {
     /// The message as it was sent; never changes.
-    pub sent: Rc<Letter>,
+    pub sent: Rc<SentMessage>,
     /// The properties with all changes applied.
     pub properties: Properties,
     /// The session, if the queues on its path use it.
@@ -91,7 +96,7 @@ pub struct Msg {
     pub read_session: Option<SessionId>,
     /// The tenant, in fair queues.
     pub tenant: Option<SessionId>,
-    pub place: Place,
+    pub availability: Availability,
     pub receives: u32,
     pub failed: u32,
     pub released: u32,
@@ -107,7 +112,7 @@ pub struct Msg {
     pub timed: bool,
     pub dead: Option<Dead>,
     /// Its path, to prevent cycles.
-    pub way: Way,
+    pub path: ForwardingPath,
     /// The routing key, if it changed.
     pub key: Option<String>,
     /// The message id, if it changed.
@@ -129,7 +134,7 @@ pub struct Dead {
     /// How its last lease ended.
     pub cause: Cause,
     /// The queues in which it was dead-lettered.
-    pub way: Way,
+    pub path: ForwardingPath,
     /// The new routing key, if it changes.
     pub key: Option<String>,
     /// The remaining time to live, if the dead letter keeps its age.
@@ -193,7 +198,7 @@ pub struct Queue {
 /// A message whose key a queue remembers.
 #[derive(Clone, Debug)]
 pub struct Known {
-    pub letter: Rc<Letter>,
+    pub sent_message: Rc<SentMessage>,
     pub seq: u64,
     pub at: u64,
     /// The position that a duplicate's answer must wait for.
@@ -241,7 +246,7 @@ pub enum Why {
     /// By an operator, perhaps with a new id.
     Redriven(Option<String>),
     /// By forwarding, with its new path.
-    Forwarded(Way),
+    Forwarded(ForwardingPath),
 }
 
 /// One change of the state.
@@ -383,15 +388,15 @@ impl Msg {
     }
 
     pub fn ready(&self, now: u64) -> bool {
-        matches!(self.place, Place::Here { due } | Place::Parked { due } if due <= now)
+        matches!(self.availability, Availability::InOrder { due } | Availability::Parked { due } if due <= now)
     }
 
     /// Does not block later messages of its session.
     pub fn aside(&self, now: u64) -> bool {
-        match self.place {
-            Place::Parked { due } => due > now,
-            Place::Scheduled { .. } | Place::Deferred => true,
-            Place::Here { .. } | Place::Out(_) => false,
+        match self.availability {
+            Availability::Parked { due } => due > now,
+            Availability::Scheduled { .. } | Availability::Deferred => true,
+            Availability::InOrder { .. } | Availability::Leased(_) => false,
         }
     }
 }
@@ -437,8 +442,8 @@ impl Queue {
 
     /// The leased messages of a session.
     pub fn out(&self, session: &SessionId) -> Vec<(u64, LeaseToken)> {
-        let out = self.line(session).filter_map(|(seq, msg)| match msg.place {
-            Place::Out(token) => Some((seq, token)),
+        let out = self.line(session).filter_map(|(seq, msg)| match msg.availability {
+            Availability::Leased(token) => Some((seq, token)),
             _ => None,
         });
         out.collect()
@@ -451,7 +456,7 @@ impl Queue {
     /// The earliest and the latest time at which a message expires. They differ for messages that arrived while there
     /// was no time to live, because their arrival is known only approximately.
     pub fn expiry(&self, msg: &Msg) -> Option<(u64, u64)> {
-        if matches!(msg.place, Place::Scheduled { .. }) {
+        if matches!(msg.availability, Availability::Scheduled { .. }) {
             return None;
         }
         let latest = if msg.timed { msg.at } else { msg.at.max(self.untimed_at) };
@@ -474,7 +479,7 @@ impl Queue {
 
     /// Contains an expired message that is not removed yet, because it expired just now.
     pub fn overdue(&self, now: u64) -> bool {
-        let out = |msg: &Msg| matches!(msg.place, Place::Out(_));
+        let out = |msg: &Msg| matches!(msg.availability, Availability::Leased(_));
         self.msgs.values().any(|msg| !out(msg) && self.expired(msg, now))
     }
 
@@ -535,15 +540,15 @@ impl Queue {
     }
 
     /// The remembered message, if this one is a duplicate.
-    pub fn known(&self, letter: &Letter, now: u64) -> Option<Known> {
-        let key = letter.key(self.spec.dedup?.content)?;
-        self.known_by(key, letter, now)
+    pub fn known(&self, sent_message: &SentMessage, now: u64) -> Option<Known> {
+        let key = sent_message.key(self.spec.dedup?.content)?;
+        self.known_by(key, sent_message, now)
     }
 
     /// The same with a given key.
-    pub fn known_by(&self, key: Vec<u8>, letter: &Letter, now: u64) -> Option<Known> {
+    pub fn known_by(&self, key: Vec<u8>, sent_message: &SentMessage, now: u64) -> Option<Known> {
         let dedup = self.spec.dedup?;
-        let session = self.session_for(&letter.message).filter(|_| dedup.per_session);
+        let session = self.session_for(&sent_message.message).filter(|_| dedup.per_session);
         let known = self.seen.get(&(key, session))?;
         (now < known.at + dedup.window_ms).then(|| known.clone())
     }
@@ -557,7 +562,7 @@ impl Queue {
             if msg.ready(now) {
                 return Some(seq);
             }
-            if !msg.aside(now) && !matches!(msg.place, Place::Out(_)) {
+            if !msg.aside(now) && !matches!(msg.availability, Availability::Leased(_)) {
                 return None;
             }
         }
@@ -593,7 +598,9 @@ impl Queue {
         if !self.had_tenants {
             return out;
         }
-        for msg in self.msgs.values().filter(|msg| matches!(msg.place, Place::Out(_))) {
+        for msg in
+            self.msgs.values().filter(|msg| matches!(msg.availability, Availability::Leased(_)))
+        {
             all += 1;
             if let Some(tenant) = &msg.tenant {
                 *out.entry(tenant).or_default() += 1;

@@ -34,7 +34,7 @@ const JAVASCRIPT: &[(&str, ServerMode)] = &[
 /// How the server is started.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ServerMode {
-    /// Without credentials.
+    /// The server accepts every client.
     Open,
     /// With keys and TLS.
     Secured,

@@ -25,9 +25,10 @@ use hyper::Method;
 use malote_model::{QueueName, SessionId};
 use malote_wire_native::about::{HealthReport, ServerVersion};
 use malote_wire_native::dead_letter::{RedriveRequest, RedriveResult, ResendRequest};
-use malote_wire_native::message::{MessageBatch, ReceivedMessage, SentBatch, SentMessage};
+use malote_wire_native::message::{MessageBatch, SentBatch, SentMessage};
 use malote_wire_native::queue::{QueueInfo, QueueList, RemovedCount};
 use malote_wire_native::receive::{PeekedMessages, ReceiveRequest, ReceivedBatch};
+use malote_wire_native::received::ReceivedMessage;
 use malote_wire_native::session::{
     AcceptRequest, HeldSession, HeldUntil, HoldRequest, SessionInfo, SessionList,
 };

@@ -5,7 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::Method;
 use malote_model::{QueueName, TopicName};
-use malote_wire_native::message::{MessageBatch, ReceivedMessage, SentBatch, SentMessage};
+use malote_wire_native::message::{MessageBatch, SentBatch, SentMessage};
+use malote_wire_native::received::ReceivedMessage;
 use malote_wire_native::rule::{NamedRule, RuleTest, RuleTestResult};
 use malote_wire_native::settings::QueueSettings;
 use malote_wire_native::topic::{

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use malote_model::{QueueName, limits};
-use malote_wire_native::message::ReceivedMessage;
+use malote_wire_native::received::ReceivedMessage;
 use serde::{Serialize, Serializer};
 
 use crate::api::{Api, PeekFilter};

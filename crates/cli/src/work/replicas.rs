@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail};
 use malote::metrics::{Kind, Page};
 use malote::scale::{Decision, Reason, Signals};
 use malote::{Bounds, BrokerError, Depth, Malote, Metrics, QueueName, Scaler};
+use malote_connectors::RetryDelay;
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::net::UnixStream;
@@ -28,13 +29,12 @@ use tokio::time::{Instant, timeout};
 use super::observe::{self, WorkerStatus};
 use super::parent::ReportReader;
 use super::{DEPTH_MAX, Work, is_quiet, print_totals, waits};
-use crate::backoff::Backoff;
 use crate::output::note;
 
 /// Maximum number of processes.
 const REPLICAS_MAX: usize = 256;
 /// Delay before a replica that exited by itself is replaced.
-const RESTART: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
+const RESTART: RetryDelay = RetryDelay::new(Duration::from_millis(200), Duration::from_secs(30));
 /// After a replica ran for this long, the next delay is the first one again.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
 /// A replica that was asked to stop is killed after this time: all phases of its shutdown, and some reserve.
@@ -77,7 +77,7 @@ struct Replicas {
     /// Totals of the replicas that exited.
     exited: Metrics,
     replaced: u64,
-    restart: Backoff,
+    restart: RetryDelay,
     /// No replica is started before this time.
     not_before: Instant,
     decision: Option<Decision>,
@@ -278,7 +278,7 @@ impl Replicas {
 
     /// Starts no replica for a while. Returns for how long.
     fn delay_start(&mut self) -> Duration {
-        let delay = self.restart.next();
+        let delay = self.restart.pause();
         self.not_before = Instant::now() + delay;
         delay
     }

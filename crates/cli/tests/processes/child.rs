@@ -86,22 +86,22 @@ pub fn now_ms() -> u128 {
 
 /// The directory that the processes share.
 #[derive(Clone)]
-struct Desk {
+struct SharedDir {
     dir: PathBuf,
     log: Arc<File>,
     /// Tasks that still write to the log before the process ends.
-    speaking: Arc<Mutex<Vec<JoinHandle<()>>>>,
+    pending_entries: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
-impl Desk {
+impl SharedDir {
     fn at(dir: PathBuf) -> Self {
         std::fs::create_dir_all(dir.join("locks")).unwrap();
         let log = OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
-        Self { dir, log: Arc::new(log), speaking: Arc::default() }
+        Self { dir, log: Arc::new(log), pending_entries: Arc::default() }
     }
 
     /// Each entry is one write, so that entries of several processes do not mix.
-    fn say(&self, what: &str, id: &str, counters: (u32, u32, u32)) {
+    fn log_event(&self, what: &str, id: &str, counters: (u32, u32, u32)) {
         let (attempt, lost, receives) = counters;
         let (pid, at_ms) = (std::process::id(), now_ms());
         let line = format!("{pid}\t{at_ms}\t{what}\t{id}\t{attempt}\t{lost}\t{receives}\n");
@@ -112,7 +112,7 @@ impl Desk {
     fn own(&self, what: &str) -> File {
         let file = File::create(self.dir.join("locks").join(what)).unwrap();
         if file.try_lock().is_err() {
-            self.say("twice", what, (0, 0, 0));
+            self.log_event("twice", what, (0, 0, 0));
         }
         file
     }
@@ -120,7 +120,7 @@ impl Desk {
 
 /// A message in progress. No other process may have it until this is dropped.
 struct Begun {
-    desk: Desk,
+    shared: SharedDir,
     meta: Meta,
     _own: File,
 }
@@ -130,20 +130,20 @@ impl Begun {
         self.meta.message().message_id.clone().unwrap()
     }
 
-    fn say(&self, what: &str) {
+    fn log_event(&self, what: &str) {
         let meta = &self.meta;
         let counters = (meta.attempt(), meta.lost(), meta.delivery().receives);
-        self.desk.say(what, &self.id(), counters);
+        self.shared.log_event(what, &self.id(), counters);
     }
 }
 
 impl FromDelivery for Begun {
     async fn from_delivery(incoming: &Arc<Incoming>) -> Result<Self, Failure> {
         let meta = Meta::from_delivery(incoming).await?;
-        let desk = Desk::clone(&*State::<Desk>::from_delivery(incoming).await?);
-        let own = desk.own(meta.message().message_id.as_deref().unwrap());
-        let begun = Self { desk, meta, _own: own };
-        begun.say("begun");
+        let shared = SharedDir::clone(&*State::<SharedDir>::from_delivery(incoming).await?);
+        let own = shared.own(meta.message().message_id.as_deref().unwrap());
+        let begun = Self { shared, meta, _own: own };
+        begun.log_event("begun");
         Ok(begun)
     }
 }
@@ -171,14 +171,14 @@ async fn hang(_begun: Begun) {
 /// Logs whether its token was cancelled, even if it is dropped then.
 async fn slow(begun: Begun, tx: Tx<Sqlite>, cancelled: Cancelled) -> Result<(), Failure> {
     effect(&tx, begun.id()).await?;
-    let (desk, id) = (begun.desk.clone(), begun.id());
-    let telling = tokio::spawn(async move {
+    let (shared, id) = (begun.shared.clone(), begun.id());
+    let entry = tokio::spawn(async move {
         cancelled.wait().await;
-        desk.say("told", &id, (0, 0, 0));
+        shared.log_event("cancelled", &id, (0, 0, 0));
     });
-    begun.desk.speaking.lock().unwrap().push(telling);
-    begun.say("written");
-    while !begun.desk.dir.join("go").exists() {
+    begun.shared.pending_entries.lock().unwrap().push(entry);
+    begun.log_event("written");
+    while !begun.shared.dir.join("go").exists() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     Ok(())
@@ -191,19 +191,19 @@ async fn abort(begun: Begun) {
     }
     // Long enough to be in progress when the other message crashes the process.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    begun.say("done");
+    begun.log_event("done");
 }
 
 async fn steady(begun: Begun, Session(session): Session) {
-    let _own = begun.desk.own(session.as_str());
+    let _own = begun.shared.own(session.as_str());
     tokio::time::sleep(Duration::from_millis(5)).await;
-    begun.say("done");
+    begun.log_event("done");
 }
 
 #[test]
 #[ignore = "a worker process of the other tests"]
 fn run() {
-    let var = |name: &str| std::env::var(name).expect("told by the test that starts it");
+    let var = |name: &str| std::env::var(name).expect("set by the test that starts it");
     let role: Role = var("MALOTE_TEST_ROLE").parse().unwrap();
     let lock = Duration::from_millis(var("MALOTE_TEST_LOCK").parse().unwrap());
     let dir = PathBuf::from(var("MALOTE_TEST_DIR"));
@@ -213,14 +213,14 @@ fn run() {
 }
 
 async fn work(role: Role, url: &str, dir: PathBuf, lock: Duration) {
-    let desk = Desk::at(dir.clone());
+    let shared = SharedDir::at(dir.clone());
     let mut malote = Malote::connect(url).await.unwrap();
     if role == Role::Mute {
         malote = Malote::with_broker(Arc::new(Mute(malote.broker().clone())));
     }
     let worker = Worker::new(&malote, Q)
         .lock(lock)
-        .state(desk.clone())
+        .state(shared.clone())
         .retry(Retry { attempts: 20, ..Retry::fixed(Duration::from_millis(200), 20) });
     let database = || database(&dir);
     let worker = match role {
@@ -239,17 +239,17 @@ async fn work(role: Role, url: &str, dir: PathBuf, lock: Duration) {
     });
     tokio::task::yield_now().await;
     let running = worker.start().await.unwrap();
-    desk.say("ready", "-", (0, 0, 0));
+    shared.log_event("ready", "-", (0, 0, 0));
     stop.await.unwrap();
     running.stop();
     let counts = running.ended().await.unwrap().counts;
     let lost = u32::try_from(counts.lost).unwrap();
-    let speaking = std::mem::take(&mut *desk.speaking.lock().unwrap());
-    for telling in speaking {
+    let pending_entries = std::mem::take(&mut *shared.pending_entries.lock().unwrap());
+    for entry in pending_entries {
         // A handler that was not cancelled by now will not be.
-        let _ = tokio::time::timeout(Duration::from_secs(30), telling).await;
+        let _ = tokio::time::timeout(Duration::from_secs(30), entry).await;
     }
-    desk.say("ended", "-", (u32::try_from(counts.done).unwrap(), lost, 0));
+    shared.log_event("ended", "-", (u32::try_from(counts.done).unwrap(), lost, 0));
     malote.close().await.unwrap();
 }
 

@@ -24,7 +24,7 @@ async fn a_stopped_worker_is_fenced_when_it_continues() {
     let second = lab.worker(Role::ApplySessions, LOCK).await;
     let (old, new) = (first.pid(), second.pid());
     let log = lab
-        .until("somebody else has the message", |log| {
+        .until("the other process has the message", |log| {
             log.iter().any(|event| event.what == "begun" && event.pid == new)
         })
         .await;
@@ -41,7 +41,7 @@ async fn a_stopped_worker_is_fenced_when_it_continues() {
     second.stop().await;
     let log = lab.log();
     let said = |what: &str, pid| log.iter().find(|event| event.what == what && event.pid == pid);
-    assert!(said("told", old).is_some(), "its token did not fire: {log:#?}");
+    assert!(said("cancelled", old).is_some(), "its token did not fire: {log:#?}");
     let ended = said("ended", old).unwrap();
     assert_eq!((ended.attempt, ended.lost), (0, 1), "done and lost of the first worker");
     assert_eq!(lab.effects().await, [("m".to_owned(), new)]);

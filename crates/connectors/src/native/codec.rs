@@ -5,9 +5,9 @@ use std::time::Duration;
 use malote_model::{Seq, Timestamp};
 use malote_wire_native::body::BodyContent;
 use malote_wire_native::frame::{AnyReply, ClientFrame, FRAME_DEPTH_MAX};
-use malote_wire_native::message::ReceivedMessage;
 use malote_wire_native::problem::ProblemBody;
 use malote_wire_native::queue::{QueueDepth, SessionCounts};
+use malote_wire_native::received::ReceivedMessage;
 use malote_wire_native::settle::{SessionStateChange, SettleRequest};
 use serde::Deserialize;
 

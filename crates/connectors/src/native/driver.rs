@@ -22,8 +22,8 @@ use tokio_tungstenite::tungstenite::Message;
 use super::codec::{ServerFrame, decode, delivery, encode, settle_requests};
 use super::socket::{self, CONNECT_MAX, Socket};
 use super::url::NativeUrl;
-use crate::backoff::Backoff;
 use crate::broker::{BrokerError, Delivery, Settle};
+use crate::retry_delay::RetryDelay;
 
 /// Requests that wait to be written.
 pub(super) const REQUESTS_QUEUED_MAX: usize = 1024;
@@ -442,7 +442,7 @@ impl NativeDriver {
     /// Opens a new socket and resumes the connection if the server still has it. None if the user closed the
     /// connection.
     async fn reconnect(&mut self, welcome: &Welcome, lost: &str) -> Option<(Socket, Welcome)> {
-        let mut backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
+        let mut backoff = RetryDelay::new(RETRY_FIRST, RETRY_MAX);
         loop {
             match socket::open(&self.url).await {
                 Ok((mut socket, fresh)) => match self.resume(&mut socket, welcome).await {

@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::PgConfig;
 use super::error;
-use crate::backoff::Backoff;
 use crate::broker::BrokerError;
+use crate::retry_delay::RetryDelay;
 
 /// Pauses after failed attempts to connect.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
@@ -156,7 +156,7 @@ pub(super) struct PgConnector {
 
 struct ConnectorState {
     connection: Option<Arc<PgConnection>>,
-    backoff: Backoff,
+    backoff: RetryDelay,
     /// The time of the next attempt, and the error of the last one.
     retry_at: Option<(Instant, BrokerError)>,
 }
@@ -167,7 +167,7 @@ impl PgConnector {
         async_commit: bool,
         statements: &'static [&'static Sql],
     ) -> Self {
-        let backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
+        let backoff = RetryDelay::new(RETRY_FIRST, RETRY_MAX);
         let state = Mutex::new(ConnectorState { connection: None, backoff, retry_at: None });
         Self { config: config.clone(), async_commit, statements, state }
     }

@@ -91,7 +91,6 @@ impl LocalHold {
         (state.after, state.leased.range(state.after + 1..).copied().collect())
     }
 
-    /// Records leases.
     pub(super) fn mark_leased(&self, seqs: &[i64]) {
         let mut state = self.state.lock();
         for &seq in seqs {

@@ -15,8 +15,8 @@ use tokio_postgres::types::Type;
 use super::connection::{PgConnection, Sql};
 use super::wakeups::{NOTIFY, POLL_INTERVAL};
 use super::{PgShared, error, maintenance};
-use crate::backoff::Backoff;
 use crate::broker::BrokerError;
+use crate::retry_delay::RetryDelay;
 
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -43,7 +43,7 @@ const RETURN_OWNER: Sql = Sql {
 /// Keeps the owner registered, and reconnects. Reports the outcome of the first attempt.
 pub(super) async fn run(shared: Arc<PgShared>, started: oneshot::Sender<Result<(), BrokerError>>) {
     let mut started = Some(started);
-    let mut backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
+    let mut backoff = RetryDelay::new(RETRY_FIRST, RETRY_MAX);
     loop {
         match open(&shared).await {
             Ok(connection) => {

@@ -26,7 +26,7 @@ const ATTEMPTS_MAX: usize = 5;
 
 type Answers = Vec<Result<(), BrokerError>>;
 
-/// The pause before settlements that nobody waits for are repeated.
+/// The pause before settlements without a waiting caller are repeated.
 const RETRY_AFTER: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// A call to settle leases or to release a hold.
@@ -154,7 +154,7 @@ impl PgShared {
         }
     }
 
-    /// Repeats settlements that nobody waits for. Otherwise the messages would stay leased while this process runs.
+    /// Repeats settlements without a waiting caller. Otherwise the messages would stay leased while this process runs.
     fn retry_later(&self, unawaited: Vec<SettleCall>) {
         let settle_calls = self.settle_calls.clone();
         self.handle.spawn(async move {

@@ -11,10 +11,10 @@ use tokio::time::Instant;
 
 use super::url::AmqpUrl;
 use super::{refused, transport};
-use crate::backoff::Backoff;
 use crate::broker::BrokerError;
 use crate::dial::{DialError, TlsMode, dial};
 use crate::io_thread::IoThread;
+use crate::retry_delay::RetryDelay;
 
 /// How long the server may take to answer any request.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ struct ConnectionSlot {
     connection: Option<Arc<Connection>>,
     /// The time of the next attempt, after a failed one.
     retry_at: Option<Instant>,
-    backoff: Backoff,
+    backoff: RetryDelay,
     last_error: BrokerError,
 }
 
@@ -46,7 +46,7 @@ impl AmqpConnection {
         let slot = ConnectionSlot {
             connection: None,
             retry_at: None,
-            backoff: Backoff::new(RETRY_FIRST, RETRY_MAX),
+            backoff: RetryDelay::new(RETRY_FIRST, RETRY_MAX),
             last_error: BrokerError::Closed,
         };
         let (slot, closed) = (tokio::sync::Mutex::new(slot), AtomicBool::new(false));

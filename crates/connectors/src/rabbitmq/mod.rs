@@ -91,7 +91,7 @@ pub struct RabbitMq {
 /// State shared by all queues and sources.
 struct RabbitContext {
     url: Arc<AmqpUrl>,
-    /// For receiving.
+    /// Used for receiving and settling.
     consume_connection: Arc<AmqpConnection>,
     /// For publishing and declaring. A server that is short of memory stops reading from publishing connections.
     publish_connection: Arc<AmqpConnection>,

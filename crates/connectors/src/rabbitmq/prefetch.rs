@@ -128,7 +128,7 @@ impl ConsumerSet {
                 Ok(())
             }
             Err(error) => {
-                // The server may still start the consumer, whose messages nobody would receive.
+                // The server may still start the consumer, whose messages would not be received.
                 let tracked = tracked.clone();
                 tokio::spawn(async move { tracked.close().await });
                 Err(error)

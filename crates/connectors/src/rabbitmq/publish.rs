@@ -71,7 +71,7 @@ impl Publisher {
             return Err(BrokerError::Unreachable { text });
         };
         if stored.iter().any(|one| matches!(one, Ok(Confirmation::Nack(_)))) {
-            // After a queue was without a leader, a channel may refuse its messages for ever. Use a new channel.
+            // After a queue was without a leader, a channel may refuse its messages permanently. Use a new channel.
             self.channel.lock().await.take_if(|have| have.id() == channel.id());
         }
         Ok(stored

@@ -65,7 +65,7 @@ impl TrackedChannel {
         self.check_written(self.written(frames).await)
     }
 
-    /// Requeues messages.
+    /// Requeues messages. After an error the channel is lost, and RabbitMQ requeues them as well.
     pub(super) async fn requeue(&self, tags: &[u64]) -> Result<(), BrokerError> {
         if tags.is_empty() {
             return Ok(());

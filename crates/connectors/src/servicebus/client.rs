@@ -11,7 +11,7 @@ use super::management::Management;
 use super::receiver::{Receiver, ReceiverOptions, SessionChoice};
 use super::sender::Sender;
 use super::session::SessionReceiver;
-use crate::backoff::Backoff;
+use crate::retry_delay::RetryDelay;
 use crate::system;
 
 /// A client of one namespace. Clones share its connection.
@@ -45,7 +45,7 @@ impl Client {
         Client { shared: Arc::new(shared) }
     }
 
-    /// The configuration.
+    /// The configuration that this client was made with.
     pub fn config(&self) -> &Config {
         &self.shared.config
     }
@@ -108,7 +108,7 @@ impl Client {
         if let Some(connection) = slot.as_ref().filter(|connection| !connection.is_closed()) {
             return Ok(connection.clone());
         }
-        let mut backoff = Backoff::new(limits::BACKOFF_FIRST, limits::BACKOFF_MAX);
+        let mut backoff = RetryDelay::new(limits::BACKOFF_FIRST, limits::BACKOFF_MAX);
         let mut left = self.shared.config.attempts.max(1);
         loop {
             let container = format!("malote-{:016x}", system::random_u64());

@@ -26,9 +26,9 @@ pub enum Credential {
     Signature(String),
     /// User name and password for SASL PLAIN, without tokens: for brokers other than Service Bus.
     Plain {
-        /// The user.
+        /// The user name of the login.
         user: String,
-        /// The password.
+        /// The password of the login.
         password: String,
     },
     /// SASL ANONYMOUS, without tokens: for brokers other than Service Bus.
@@ -52,13 +52,13 @@ impl fmt::Debug for Credential {
 pub struct Config {
     /// The host without the port.
     pub host: String,
-    /// The port.
+    /// The port, 5671 with TLS and 5672 without by default.
     pub port: u16,
     /// The name of the namespace in tokens: the host, and the port if the connection string has one.
     pub authority: String,
     /// The TLS settings.
     pub tls: TlsMode,
-    /// The credential.
+    /// How the client authenticates.
     pub credential: Credential,
     /// The entity, if the connection string is for a single one.
     pub entity: Option<String>,

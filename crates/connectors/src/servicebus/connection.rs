@@ -42,7 +42,7 @@ pub(super) struct ClientConnection {
 }
 
 impl ClientConnection {
-    /// Connects once.
+    /// Connects, without another attempt after an error.
     pub async fn connect(config: Arc<Config>, container: String) -> Result<Arc<ClientConnection>> {
         let mut stream = dial(&config).await?;
         let opening = open(&config, &container, &mut stream);

@@ -55,7 +55,7 @@ pub enum ErrorKind {
     Released,
     /// The server detached the link; attach again.
     Detached,
-    /// Anything else.
+    /// A condition that this client does not know.
     Other,
 }
 

@@ -19,11 +19,11 @@ const SECTION_BYTES: usize = 8;
 /// A message to be sent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Message {
-    /// The body.
+    /// The payload: bytes, a value or a sequence.
     pub body: Body,
     /// The message id, which is also used to detect duplicates.
     pub message_id: Option<String>,
-    /// The session.
+    /// The session that the message belongs to.
     pub session_id: Option<String>,
     /// Usually the id of the message that this one answers.
     pub correlation_id: Option<String>,
@@ -268,7 +268,7 @@ impl Received {
         Ok(self.message.properties()?)
     }
 
-    /// The session.
+    /// The session that the message belongs to, if it has one.
     pub fn session_id(&self) -> Result<Option<String>> {
         Ok(self.properties()?.group_id.map(|id| id.as_str().to_owned()))
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use malote_engine::{Engine, Running, Settings};
-use malote_front_http::{Api, Limits, Nobody, Readiness, router, serve_connection};
+use malote_front_http::{AllAnonymous, Api, Limits, Readiness, router, serve_connection};
 use malote_model::access::AllowAll;
 use malote_model::{Address, Body, BodyKind, Message, QueueName, SessionId};
 use tokio::net::TcpListener;
@@ -61,7 +61,7 @@ impl MaloteServer {
         let api = Api::new(
             engine.clone(),
             Arc::new(AllowAll),
-            Arc::new(Nobody),
+            Arc::new(AllAnonymous),
             limits.clone(),
             ready,
             shutdown.clone(),

@@ -44,7 +44,7 @@ pub async fn exclusive_and_in_order(env: &TestEnv) {
     send(&*broker, &messages).await;
     let first = next(&*broker).await;
     assert_eq!(name(&*first), "a");
-    // Nobody else can accept the session, neither by name nor as the next, nor over another connection.
+    // No other receiver can accept the session, neither by name nor as the next, nor over another connection.
     let other = env.connect().await;
     let taken = other.accept(&queue(Q), Some(session("a")), LOCK, NO_WAIT).await;
     assert_eq!(refused(taken), "session_held");

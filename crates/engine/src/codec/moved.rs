@@ -2,12 +2,10 @@
 
 use malote_model::DeadReason;
 
-use super::event::{
-    VERSION_5, VERSION_MORE, get_history, get_places, put_checked_properties, put_history,
-    put_places,
-};
+use super::event::{VERSION_5, VERSION_MORE, get_history, put_checked_properties, put_history};
 use super::message::get_properties;
 use super::read::{EncodeExt, Malformed, Reader};
+use super::sent::{get_places, put_places};
 use crate::event::{LeaseEnd, MoveReason, MovedEvent};
 
 pub(super) fn put_moved(out: &mut Vec<u8>, moved: &MovedEvent, version: u8) {

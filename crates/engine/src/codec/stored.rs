@@ -9,11 +9,12 @@ use malote_model::{Facts, Message, QueueName, Seq, SessionId, Timestamp, TopicNa
 
 use super::event::{
     KIND_DEFERRED, KIND_MOVED, KIND_RELOCATED, KIND_RETURNED, KIND_SENT, KIND_STATE, VERSION_MORE,
-    get_overlay, get_relocated, get_sent,
+    get_overlay, get_relocated,
 };
 use super::message::{get_message, put_head};
 use super::moved::get_moved;
 use super::read::{Malformed, Reader, slice_of};
+use super::sent::get_sent;
 use crate::event::{MoveReason, RelocatedMessage, SentEvent};
 use crate::format::is_known;
 use crate::journal::{FrameReader, Pos, ReadMode, Segments};

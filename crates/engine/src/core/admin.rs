@@ -6,13 +6,15 @@ use malote_model::{
     Address, DeadLetterTarget, QueueName, QueueSpec, Refusal, Seq, SessionId, Timestamp, limits,
 };
 
-use super::consume::Consumer;
+use super::consumers::Consumer;
 use super::leases::LeaseTarget;
-use super::queue::{MessageStatus, Queue, TrackedMessage};
+use super::queue::Queue;
 use super::sessions::{Session, SessionTable};
+use super::tracked::{MessageStatus, TrackedMessage};
 use super::{Decided, FRAME_ROOM, Turn, WaitFor};
-use crate::command::{Command, ConnectionId, ConsumerId, Peek, Peeked, Reply, SessionFacts};
+use crate::command::{Command, ConnectionId, ConsumerId, Peek, Peeked, Reply};
 use crate::event::{Event, QueueId};
+use crate::facts::SessionFacts;
 
 /// Messages that one peek examines before it returns a partial page.
 const PEEK_SCAN_MAX: usize = 20_000;
@@ -179,7 +181,7 @@ impl Turn<'_> {
         Ok(Some((Reply::Queues(self.facts(id).into_iter().collect()), WaitFor::Settled)))
     }
 
-    fn facts(&self, id: QueueId) -> Option<crate::command::QueueFacts> {
+    fn facts(&self, id: QueueId) -> Option<crate::facts::QueueFacts> {
         let q = self.core.queues.get(&id)?;
         let dead = if q.owner.is_some() {
             0

@@ -7,8 +7,8 @@ use malote_model::{DeadLetterTarget, DeadReason, QueueSpec, SessionId, Timestamp
 
 use super::dedup::FirstSend;
 use super::leases::{Lease, LeaseTarget, NONE};
-use super::queue::{Arrival, CarriedAttributes, MessageStatus, RemovedMessage, TrackedMessage};
 use super::sessions::StoredState;
+use super::tracked::{Arrival, CarriedAttributes, MessageStatus, RemovedMessage, TrackedMessage};
 use super::{BaseRecord, Core, Timer};
 use crate::event::{
     Event, MessageRef, MoveReason, MovedEvent, Placement, QueueId, Removal, RouteHistory, SentEvent,

@@ -3,8 +3,8 @@
 use malote_model::{LeaseToken, Timestamp};
 
 use super::leases::{Lease, LeaseTarget};
-use super::queue::MessageStatus;
 use super::sessions::NONE;
+use super::tracked::MessageStatus;
 use super::{BaseRecord, Core, Timer};
 use crate::event::{Event, LeaseEnd, LeasedEvent, MessageRef, Overlay, QueueId, ReturnedEvent};
 use crate::journal::Pos;

@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 use malote_model::{QueueName, Refusal};
 
 use super::leases::NONE;
-use super::queue::{CarriedAttributes, MessageStatus, Queue, TrackedMessage};
+use super::queue::Queue;
+use super::tracked::{CarriedAttributes, MessageStatus, TrackedMessage};
 use super::{Core, FRAME_ROOM, Stalled, Timer, Turn, WaitFor};
 use crate::command::{Command, ConnectionId, Reply};
 use crate::event::{Event, MessageRef, QueueId, Removal};
@@ -19,7 +20,7 @@ use crate::journal::Pos;
 /// Messages, sessions or leases that one slice processes. Smaller in tests.
 pub(super) const SLICE_MAX: usize = if cfg!(test) { 256 } else { 4096 };
 
-/// Unfinished work.
+/// Long work of which a part is left.
 #[derive(Debug)]
 pub(super) enum BackgroundWork {
     /// Write session slots into a queue's index and count bytes, as its new settings require.

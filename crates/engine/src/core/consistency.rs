@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Core;
 use super::leases::{LeaseTarget, NONE};
-use super::queue::{MessageStatus, Queue};
+use super::queue::Queue;
+use super::tracked::MessageStatus;
 use crate::event::QueueId;
 
 impl Core {

@@ -15,9 +15,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::dedup::DedupWindow;
 use super::leases::{Lease, LeaseTarget};
-use super::queue::{CarriedAttributes, MessageStatus, Queue, TrackedMessage};
+use super::queue::Queue;
 use super::sessions::Session;
 use super::topic::Topic;
+use super::tracked::{CarriedAttributes, MessageStatus, TrackedMessage};
 use super::{Core, SMALL_ROOM, Turn};
 use crate::codec::{encode_event, put_history, put_rule, put_spec, put_topic_spec};
 use crate::event::{Digest, Event, LeaseDigest, QueueDigest, QueueId, SessionDigest, TopicDigest};

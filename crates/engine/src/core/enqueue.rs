@@ -7,7 +7,8 @@ use malote_model::{Seq, SessionId, Sessions, Timestamp, When};
 use smallvec::{SmallVec, smallvec};
 
 use super::Turn;
-use super::queue::{CarriedAttributes, Queue};
+use super::queue::Queue;
+use super::tracked::CarriedAttributes;
 use crate::codec::EncodedMessage;
 use crate::event::{
     Event, MessageRef, MoveReason, MovedEvent, Placement, QueueId, RouteHistory, SentEvent,

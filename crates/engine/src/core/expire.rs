@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::background::SLICE_MAX;
 use super::leases::{Lease, LeaseTarget};
-use super::queue::MessageStatus;
+use super::tracked::MessageStatus;
 use super::{FRAME_ROOM, SMALL_ROOM, Stalled, Timer, Turn};
 use crate::event::{Event, LeaseEnd, MessageRef};
 

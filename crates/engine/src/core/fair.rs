@@ -17,7 +17,7 @@ use malote_model::SessionId;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{FixedState, fixed};
-use crate::command::NoisyTenants;
+use crate::facts::NoisyTenants;
 
 /// Messages without a tenant. Each counts separately, so they are never noisy.
 pub(super) const NO_TENANT: u32 = 0;

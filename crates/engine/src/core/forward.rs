@@ -5,8 +5,8 @@ use smallvec::smallvec;
 
 use super::consume::FORWARD_WORK;
 use super::enqueue::{MessageMove, accepts_session};
-use super::queue::CarriedAttributes;
 use super::send::FillLevels;
+use super::tracked::CarriedAttributes;
 use super::{FRAME_ROOM, Timer, Turn};
 use crate::event::{MessageRef, MoveReason, Placement, QueueId};
 

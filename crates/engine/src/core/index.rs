@@ -41,7 +41,7 @@ struct Block {
     at: Vec<u32>,
     /// the message's own expiry, 0 for none;
     expires: Vec<u64>,
-    /// its priority;
+    /// its priority, for queues with priorities;
     priority: Vec<u8>,
     /// the slot of its session or, in a queue without sessions, its tenant.
     session: Vec<u32>,

@@ -13,6 +13,7 @@ mod column;
 mod connections;
 mod consistency;
 mod consume;
+mod consumers;
 mod dedup;
 mod digest;
 mod enqueue;
@@ -40,6 +41,7 @@ mod snapshot;
 mod tests;
 mod timers;
 mod topic;
+mod tracked;
 mod transaction;
 mod ttl;
 mod waiting;
@@ -106,7 +108,7 @@ struct LiveState {
     /// Work done in slices, and work that is blocked because the journal has no room.
     work: VecDeque<BackgroundWork>,
     blocked: Vec<BackgroundWork>,
-    consumers: HashMap<ConsumerId, consume::Consumer, FixedState>,
+    consumers: HashMap<ConsumerId, consumers::Consumer, FixedState>,
     connections: HashMap<ConnectionId, connections::ConnectionState, FixedState>,
     /// Queues, and sessions with a holder, that may have messages to deliver.
     dirty: Vec<QueueId>,
@@ -132,7 +134,7 @@ enum Stalled {
     Session(QueueId, u32),
     /// Ending what is bound to a connection; true for a clean close.
     Connection(ConnectionId, bool),
-    /// Background work.
+    /// A slice of the work of `background.rs`.
     Work,
     /// Timers that fired.
     Due,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use malote_model::{QueueName, Refusal, Seq, SessionId, Timestamp, limits};
 
 use super::background::{BackgroundWork, PurgeProgress, SLICE_MAX};
-use super::queue::MessageStatus;
+use super::tracked::MessageStatus;
 use super::{Decided, FRAME_ROOM, SMALL_ROOM, Turn, WaitFor};
 use crate::command::Reply;
 use crate::event::{Event, Removal};

@@ -1,7 +1,8 @@
 //! Which messages of a queue are delivered next.
 
 use super::background::SLICE_MAX;
-use super::queue::{MessageStatus, Queue};
+use super::queue::Queue;
+use super::tracked::MessageStatus;
 
 /// Expired messages that a search for a ready message skips. Beyond this it finds none, and tries again when they have
 /// been removed.

@@ -11,8 +11,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::dedup::FirstSend;
 use super::enqueue::{MessageMove, SendOptions, accepts_session};
-use super::queue::{CarriedAttributes, MessageStatus};
 use super::send::FillLevels;
+use super::tracked::{CarriedAttributes, MessageStatus};
 use super::{Core, Decided, Effect, FRAME_ROOM, Output, Turn, WaitFor};
 use crate::codec::EncodedMessage;
 use crate::command::{InboxItem, Receipt, Reply};

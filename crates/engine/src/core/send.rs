@@ -8,8 +8,9 @@ use smallvec::{SmallVec, smallvec};
 
 use super::dedup::FirstSend;
 use super::enqueue::MessageMove;
-use super::queue::{CarriedAttributes, MessageStatus, Queue};
+use super::queue::Queue;
 use super::route::PlannedPublish;
+use super::tracked::{CarriedAttributes, MessageStatus};
 use super::{Decided, FRAME_ROOM, Turn, WaitFor};
 use crate::codec::EncodedMessage;
 use crate::command::{Items, MoveItem, MoveWhy, Receipt, Receipts, Reply};

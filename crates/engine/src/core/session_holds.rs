@@ -2,9 +2,10 @@
 
 use malote_model::{Changes, LeaseToken, QueueName, Refusal, SessionId, Timestamp, limits};
 
-use super::consume::{Consumer, ConsumerDemand, after, check_lock};
+use super::consume::after;
+use super::consumers::{Consumer, ConsumerDemand, check_lock};
 use super::leases::{Lease, LeaseTarget, NONE};
-use super::queue::MessageStatus;
+use super::tracked::MessageStatus;
 use super::{Decided, Effect, FRAME_ROOM, Output, Turn, WaitFor};
 use crate::command::{Accept, AcceptedSession, ConnectionId, ConsumerId, Reply, StateChange};
 use crate::event::{Event, LeaseEnd, QueueId};

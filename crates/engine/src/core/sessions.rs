@@ -23,7 +23,7 @@ pub(super) struct Session {
     pub cursor: u64,
     /// Decisions about this session depend on the journal up to here.
     pub rests_on: Pos,
-    /// Leased messages.
+    /// The number of leased messages.
     pub locked: u32,
     prev: u32,
     next: u32,

@@ -8,7 +8,7 @@ use malote_model::{
 
 use smallvec::smallvec;
 
-use super::consume::check_lock;
+use super::consumers::check_lock;
 use super::leases::{Lease, LeaseTarget};
 use super::{Decided, FRAME_ROOM, FixedState, SMALL_ROOM, Turn, WaitFor};
 use crate::codec::put_properties;
@@ -428,15 +428,17 @@ impl Turn<'_> {
         if let Some(carried) = q.carried.get(&seq) {
             return carried.session.clone();
         }
-        if q.status(seq) == super::queue::MessageStatus::Ready {
+        if q.status(seq) == super::tracked::MessageStatus::Ready {
             let slot = q.session_slot(seq)?;
             return Some(q.sessions.as_ref()?.at(slot)?.id.clone());
         }
         let slot = match q.tracked.get(&seq)?.status {
-            super::queue::MessageStatus::Locked(lease) => match self.core.leases.at(lease)?.what {
-                LeaseTarget::Message { session, .. } => session?,
-                LeaseTarget::Session { .. } => return None,
-            },
+            super::tracked::MessageStatus::Locked(lease) => {
+                match self.core.leases.at(lease)?.what {
+                    LeaseTarget::Message { session, .. } => session?,
+                    LeaseTarget::Session { .. } => return None,
+                }
+            }
             _ => q.tracked.get(&seq)?.session,
         };
         Some(q.sessions.as_ref()?.at(slot)?.id.clone())

@@ -10,16 +10,17 @@ use malote_model::{DeadLetterTarget, LeaseToken, QueueName, SessionId, Timestamp
 use super::dedup::DedupWindow;
 use super::index::Index;
 use super::leases::{Lease, LeaseTarget, Leases, NONE};
-use super::queue::{CarriedAttributes, MessageStatus, Queue, TrackedMessage};
+use super::queue::Queue;
 use super::sessions::StoredState;
 use super::topic::Topic;
+use super::tracked::{CarriedAttributes, MessageStatus, TrackedMessage};
 use super::{BaseRecord, Core, FixedState, fixed};
 use crate::codec::{
     EncodeExt, Malformed, Reader, StreamReader, get_history, get_rule, get_spec, get_topic_spec,
     put_history, put_rule, put_spec, put_topic_spec, understand_event,
 };
-use crate::command::Totals;
 use crate::event::QueueId;
+use crate::facts::Totals;
 use crate::format::{NotUnderstood, SNAPSHOT_VERSION};
 use crate::journal::{Divergence, Orphan, Pos, Replay};
 

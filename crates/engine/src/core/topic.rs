@@ -13,8 +13,9 @@ use super::dedup::DedupWindow;
 use super::queue::Queue;
 use super::{Core, Decided, FRAME_ROOM, Turn, WaitFor};
 use crate::codec::encode_rule;
-use crate::command::{Binding, Reply, TopicFacts, TopicTotals};
+use crate::command::{Binding, Reply};
 use crate::event::{Event, QueueId};
+use crate::facts::{TopicFacts, TopicTotals};
 use crate::topic::TopicRouter;
 
 /// A topic. Changed only by `apply`, except for the fields from `routing` on.

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::background::BackgroundWork;
 use super::dedup::FirstSend;
-use super::queue::MessageStatus;
+use super::tracked::MessageStatus;
 use super::{Core, FRAME_ROOM, Timer, Turn};
 use crate::event::{Event, QueueId, Removal};
 

@@ -111,7 +111,6 @@ impl GroupPosition {
 /// Why a group was not appended. The journal is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {
-    /// See [`Appender::group_bytes_max`].
     #[error("the group has {bytes} bytes; the journal accepts at most {bytes_max}")]
     TooLarge {
         /// The frames with their headers.

@@ -337,7 +337,7 @@ impl SpareMaker {
 
     /// Makes spares until [`Pool::stop`]. Pauses between pieces, so that commits can use the disk.
     pub fn run(mut self) {
-        let mut told = None;
+        let mut logged = None;
         loop {
             let stepped = self.step();
             let pause = match &stepped {
@@ -346,12 +346,12 @@ impl SpareMaker {
             };
             // Retried every second; logged when the reason changes.
             let why = stepped.err().map(|error| blocked_by(&error).unwrap_or(error.to_string()));
-            if let Some(why) = why.as_ref().filter(|_| why != told) {
+            if let Some(why) = why.as_ref().filter(|_| why != logged) {
                 tracing::error!(
                     "no new journal segment can be made: {why}; trying again every second"
                 );
             }
-            told = why;
+            logged = why;
             let mut files = self.pool.inner.files.lock();
             if !files.stopped {
                 self.pool.inner.wanted.wait_for(&mut files, pause);
@@ -364,7 +364,7 @@ impl SpareMaker {
 }
 
 impl Pool {
-    /// Ends [`SpareMaker::run`].
+    /// Makes [`SpareMaker::run`] return.
     pub fn stop(&self) {
         self.inner.files.lock().stopped = true;
         self.inner.wanted.notify_all();

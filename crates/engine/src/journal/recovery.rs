@@ -70,7 +70,7 @@ pub struct Recovered {
     pub writer: Writer,
     /// For the syncing thread.
     pub syncer: Syncer,
-    /// For readers.
+    /// The segments, as readers of stored messages use them.
     pub segments: Segments,
     /// For checking whether publishing is possible.
     pub pool: Pool,

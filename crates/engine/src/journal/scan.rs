@@ -22,7 +22,7 @@ pub(super) enum ScanStep {
     Group,
     /// A group that is not intact.
     Broken,
-    /// The end.
+    /// The end of the written groups.
     End,
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Survey {
     /// Left as they are: the header is unreadable, or an earlier run found damage.
     pub(super) unreadable: Vec<String>,
     pub(super) unknown: Vec<String>,
-    /// Unfinished snapshots.
+    /// Files of snapshots that were not finished.
     pub(super) temporaries: Vec<String>,
     pub(super) next_number: u32,
     /// A generation that no frame in any file can have.

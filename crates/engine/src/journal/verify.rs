@@ -85,7 +85,7 @@ fn used(segment: &Segment) -> Result<SegmentReport, RecoverError> {
     Ok(out)
 }
 
-/// Ignores everything.
+/// A replay that keeps nothing: only checksums and structure are verified.
 struct NullReplay;
 
 impl Replay for NullReplay {

@@ -19,7 +19,7 @@ pub(crate) enum Completion {
     Stopped { consumer: ConsumerId, unused: u32 },
     /// The engine accepts publications again.
     Unblocked,
-    /// Nothing follows.
+    /// The operation is complete.
     Nothing,
 }
 

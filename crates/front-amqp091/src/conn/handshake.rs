@@ -99,7 +99,7 @@ where
         }
         Err(Ended::Refused(exception)) => {
             wire.send(&exception.connection_close()).await?;
-            // The client may not answer; it has been told anyway.
+            // The client may not answer. It has received the reason in any case.
             let _ = timeout(limits::CLOSE_TIMEOUT, wire.close_ok()).await;
             let _ = wire.stream.shutdown().await;
             Ok(None)

@@ -107,7 +107,7 @@ pub(crate) struct Conn {
     /// Requests of the management API.
     pub(crate) inquiries: mpsc::Receiver<Inquiry>,
     pub(crate) traffic: Traffic,
-    /// The client was told not to publish.
+    /// `connection.blocked` was sent.
     pub(crate) blocked: bool,
     /// The server has sent `connection.close`, and waits for `close-ok` until then.
     closing: Option<Instant>,
@@ -356,7 +356,7 @@ impl Conn {
         }
     }
 
-    /// Tells the client to stop publishing, if it understands that.
+    /// Sends `connection.blocked`, if the client supports it.
     pub(crate) fn block(&mut self) {
         if self.blocked {
             return;

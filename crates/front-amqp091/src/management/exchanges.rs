@@ -78,7 +78,7 @@ pub(super) fn exchange_object(facts: &TopicFacts, metadata: &Metadata) -> Value 
         "type": kind,
         "durable": !spec.transient,
         "auto_delete": spec.auto_delete,
-        // The default exchange is no rule's target, but everybody may publish to it.
+        // The default exchange is no rule's target, but every user may publish to it.
         "internal": spec.internal && spec.kind != TopicKind::Queue,
         "arguments": arguments,
         "message_stats": { "publish_out": facts.totals.copies },

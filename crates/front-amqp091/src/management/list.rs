@@ -333,7 +333,7 @@ impl SortKey {
     }
 }
 
-/// Numbers before texts, and nothing before both. Objects are equal: nobody can sort by them.
+/// Null, numbers, then texts. Objects are equal: they cannot be sorted by.
 fn compare(a: &Value, b: &Value) -> Ordering {
     let rank = |value: &Value| match value {
         Value::Null => 0,

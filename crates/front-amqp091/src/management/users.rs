@@ -87,7 +87,7 @@ pub(super) async fn put(
         (None, None) => NewPassword::None,
     };
     if state.front.keys.is_open() && !tags.iter().any(|tag| tag == ADMINISTRATOR) {
-        // From then on, `guest` is refused, and nobody could administer the broker.
+        // From then on, `guest` is refused, and no user could administer the broker.
         return Err(ApiError::bad_request("the first user must have the tag administrator"));
     }
     let is_new = find(state, name).is_err();

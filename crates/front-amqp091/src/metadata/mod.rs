@@ -21,7 +21,7 @@ const VERSION: u32 = 1;
 /// A key of something in a virtual host: the virtual host and the name.
 pub type VhostKey = (String, String);
 
-/// The document.
+/// The content of `rabbitmq.json`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {

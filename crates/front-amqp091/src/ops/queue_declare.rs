@@ -100,7 +100,7 @@ impl Conn {
                         let own = declare.exclusive.then(|| name.clone());
                         return Ok(Done::Declared { shown, own, reply });
                     }
-                    // Somebody else has just declared it: compare again.
+                    // Another connection has just declared it: compare again.
                     Err(EngineError::Refused(Refusal::QueueDiffers { .. })) => {}
                     Err(error) => return Err(failed(error)),
                 }

@@ -117,7 +117,7 @@ impl Conn {
         let Some((verdict, leases)) = self.settle_queue.next() else { return false };
         let engine = self.front.engine.clone();
         self.start(async move {
-            // A lease may have ended, for example with its queue. The client cannot be told, and need not know.
+            // A lease may have ended, for example with its queue. The protocol has no reply that could say so.
             if let Err(error) = engine.settle(None, leases, settlement(verdict), None).await {
                 tracing::debug!(%error, front = "rabbitmq", "messages were not settled");
             }

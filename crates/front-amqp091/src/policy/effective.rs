@@ -31,7 +31,7 @@ impl PolicyTarget {
 pub struct EffectivePolicy {
     pub policy: Option<String>,
     pub operator_policy: Option<String>,
-    /// Both together.
+    /// The definitions of the policy and the operator policy, merged.
     pub definition: Map<String, Value>,
 }
 

@@ -136,7 +136,7 @@ basic_properties! {
     kind: &'a [u8] = take_short, put_short, 5;
     user_id: &'a [u8] = take_short, put_short, 4;
     app_id: &'a [u8] = take_short, put_short, 3;
-    /// Reserved.
+    /// Reserved by the specification, and not used.
     cluster_id: &'a [u8] = take_short, put_short, 2;
 }
 

@@ -209,7 +209,7 @@ impl Client {
         self.send(0, connection::TuneOk { channel_max, frame_max, heartbeat }).await;
     }
 
-    /// Sends credentials.
+    /// Answers `connection.start` with credentials.
     pub async fn start(&mut self, user: &str, password: &str, understands_close: bool) {
         self.write(&PROTOCOL_HEADER).await;
         let Method::ConnectionStart(start) = self.method().await else { panic!("no start") };

@@ -18,7 +18,7 @@ use super::common::World;
 pub struct Management {
     port: u16,
     pub history: Arc<History>,
-    /// `user:password`.
+    /// User and password, separated by a colon.
     pub credential: Option<String>,
     pub headers: Vec<String>,
 }

@@ -13,7 +13,7 @@ use crate::problem::{Code, Problem};
 pub struct Rejected {
     /// The id of the request, if it could be read.
     pub id: Option<u64>,
-    /// Why.
+    /// The reason, as it is sent to the client.
     pub problem: Problem,
 }
 

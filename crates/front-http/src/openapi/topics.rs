@@ -1,7 +1,8 @@
 //! Operations on topics, subscriptions and rules, transactions and requests.
 
-use malote_wire_native::message::{MessageBatch, ReceivedMessage, SentBatch, SentMessage};
+use malote_wire_native::message::{MessageBatch, SentBatch, SentMessage};
 use malote_wire_native::receive::{CancelRequest, CancelledCount};
+use malote_wire_native::received::ReceivedMessage;
 use malote_wire_native::rule::{NamedRule, RuleBody, RuleTest, RuleTestResult};
 use malote_wire_native::topic::{
     RuleList, SubscribeRequest, SubscriptionInfo, SubscriptionList, TopicInfo, TopicList,

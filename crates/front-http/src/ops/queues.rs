@@ -114,7 +114,6 @@ pub async fn pause(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Resumes delivery.
 pub async fn resume(
     State(api): State<Api>,
     Caller(caller): Caller,

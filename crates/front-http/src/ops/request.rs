@@ -7,7 +7,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::HeaderMap;
 use malote_model::{Action, Address, limits};
 use malote_wire_native::frame::Encoding;
-use malote_wire_native::message::ReceivedMessage;
+use malote_wire_native::received::ReceivedMessage;
 
 use super::metadata::{TIMEOUT, read_metadata};
 use super::send::{only, publish, raw_message};

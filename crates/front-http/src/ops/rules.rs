@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use malote_model::{Action, Address, Facts, Principal, QueueName, TopicName};
 use malote_wire_native::frame::Encoding;
-use malote_wire_native::message::ReceivedMessage;
+use malote_wire_native::received::ReceivedMessage;
 use malote_wire_native::rule::{NamedRule, RuleBody, RuleTest, RuleTestResult};
 use malote_wire_native::topic::{RuleList, RulesQuery};
 

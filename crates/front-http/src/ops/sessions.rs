@@ -32,7 +32,6 @@ pub async fn list(
     Ok(Answer(SessionList { sessions, next: next.map(|next| next.to_string()) }))
 }
 
-/// One session.
 pub async fn describe(
     State(api): State<Api>,
     Caller(caller): Caller,

@@ -12,7 +12,6 @@ use crate::problem::Problem;
 use crate::requests::{SettleCommand, check_renew, settle_command};
 use crate::{Api, convert};
 
-/// Settles leases.
 pub async fn settle(
     State(api): State<Api>,
     Caller(caller): Caller,

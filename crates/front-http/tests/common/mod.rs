@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use malote_engine::chance::Chance;
 use malote_engine::{Engine, Running, Settings};
-use malote_front_http::{Api, Limits, Nobody, Readiness, router};
+use malote_front_http::{AllAnonymous, Api, Limits, Readiness, router};
 use malote_model::access::AllowAll;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -103,7 +103,7 @@ impl Broker {
         let ready = Arc::new(Readiness::ready());
         let shutdown = CancellationToken::new();
         let mut api =
-            Api::new(engine, Arc::new(AllowAll), Arc::new(Nobody), limits, ready, shutdown);
+            Api::new(engine, Arc::new(AllowAll), Arc::new(AllAnonymous), limits, ready, shutdown);
         change(&mut api);
         let router = router(api.clone());
         let document = malote_front_http::openapi::document();

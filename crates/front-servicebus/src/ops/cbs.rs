@@ -103,7 +103,7 @@ pub(crate) async fn answer(
     .to_bytes()
 }
 
-/// Whether the entity is missing. Callers without any permission on it are not told.
+/// Whether the entity is missing. False for callers without any permission on it, whether it exists or not.
 async fn is_entity_missing(front: &Front, claims: &Claims, path: &EntityPath) -> bool {
     let may = |on: Resource<'_>| claims.may_any(front, &Action::ALL, path, on);
     matches!(resolve(&front.engine, path, may).await, Ok(Resolved::Missing))

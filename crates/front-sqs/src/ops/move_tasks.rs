@@ -253,7 +253,7 @@ async fn move_batch(
     }
 }
 
-/// Newest first.
+/// Lists tasks, the newest first.
 pub async fn list(sqs: &Sqs, call: &Call, request: ListMovesIn) -> Result<MoveTasksOut, SqsError> {
     let arn = request.source_arn.ok_or_else(|| SqsError::missing("SourceArn"))?;
     let max = check_range(

@@ -36,7 +36,7 @@ pub struct Attribute {
     /// For `String` and `Number`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub string_value: Option<String>,
-    /// For `Binary`.
+    /// The bytes of a `Binary` attribute, as base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binary_value: Option<String>,
 }

@@ -7,11 +7,11 @@ use crate::refusal::{Code, SqsError};
 /// The parts of queue URLs and ARNs that depend on the caller.
 #[derive(Clone, Debug)]
 pub struct QueueAddressing {
-    /// `http://localhost:9324`.
+    /// Scheme, host and port, such as `http://localhost:9324`.
     pub base: String,
     /// The region of the caller's signature.
     pub region: String,
-    /// Twelve digits.
+    /// The account id, which has twelve digits.
     pub account: String,
 }
 

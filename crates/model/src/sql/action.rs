@@ -39,7 +39,7 @@ impl SqlAction {
         &self.text
     }
 
-    /// The parameters.
+    /// The values of the parameters in the text.
     pub fn parameters(&self) -> &[(String, Value)] {
         &self.parameters
     }

@@ -47,7 +47,7 @@ impl SqlFilter {
         &self.text
     }
 
-    /// The parameters.
+    /// The values of the parameters in the text.
     pub fn parameters(&self) -> &[(String, Value)] {
         &self.parameters
     }

@@ -435,7 +435,7 @@ impl<'a> Parser<'a> {
         Ok((ExprKind::Either, at))
     }
 
-    /// `[scope.]name`.
+    /// Parses a property name, with an optional scope: `[scope.]name`.
     pub(super) fn property(&mut self) -> Result<Property, SyntaxError> {
         let at = self.at();
         let (first, plain) = self.name()?;

@@ -126,7 +126,7 @@ pub(super) struct KeyRecord {
 #[serde(deny_unknown_fields)]
 pub(super) struct TokenRecord {
     pub label: String,
-    /// In hexadecimal.
+    /// The hash of the secret, in hexadecimal.
     pub sha256: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,

@@ -22,6 +22,7 @@ mod rabbitmq;
 mod rabbitmq_tests;
 mod random;
 mod rights;
+mod snapshot;
 mod store;
 #[cfg(test)]
 mod tests;

@@ -7,17 +7,16 @@ use super::file::{
 use super::grant::Grant;
 use super::password::{self, PASSWORD_BYTES_MAX, PasswordChecker};
 use super::random;
-use super::rights::RabbitmqRights;
+use super::snapshot::{CredentialsSnapshot, credential};
 use super::types::{Holder, KeyInfo, KeySecret, Listing, NewKey, NewToken, TokenInfo, UserInfo};
-use crate::files::{self, Fingerprint};
+use crate::files;
 use crate::reload::Reload;
 use crate::settings::Secret;
 use arc_swap::ArcSwap;
-use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
-use malote_model::access::{Access, Action, Changed, CredentialId, Denied, Principal, Resource};
-use malote_model::{AuditAction, CallerKind};
+use data_encoding::HEXLOWER;
+use malote_model::AuditAction;
+use malote_model::access::{Access, Action, Changed, Denied, Principal, Resource};
 use sha2::{Digest, Sha256};
-use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -50,21 +49,6 @@ pub struct Store {
 
 /// Gets the action, the user, key or token that it applies to, and a detail without secrets.
 type OnChange = dyn Fn(AuditAction, &str, &str) + Send + Sync;
-
-/// The content of the file, indexed for checks.
-pub(super) struct CredentialsSnapshot {
-    pub file: CredentialsFile,
-    seen: Option<Fingerprint>,
-    /// By principal name: users, `key:ID`, `token:LABEL`.
-    grants: HashMap<Arc<str>, Vec<Grant>>,
-    users: HashMap<Arc<str>, Option<Arc<str>>>,
-    keys: HashMap<(KeyKind, String), KeySecret>,
-    tokens: HashMap<[u8; 32], Principal>,
-    /// Passwords, keys and tokens that are valid.
-    credentials: HashSet<CredentialId>,
-    /// Tags and permissions of RabbitMQ.
-    pub rabbitmq: RabbitmqRights,
-}
 
 impl Store {
     /// Reads the store in `path`. A missing file is an empty store.
@@ -115,7 +99,7 @@ impl Store {
         self.image.load().file.is_empty()
     }
 
-    /// From now on, an empty store lets nobody in. Call it once a port is open to other machines; otherwise, removing
+    /// From now on, an empty store admits no caller. Call it once a port is open to other machines; otherwise, removing
     /// the last user would open the server.
     pub fn require_credentials(&self) {
         self.required.store(true, Ordering::Release);
@@ -506,84 +490,6 @@ impl fmt::Debug for Store {
     }
 }
 
-impl CredentialsSnapshot {
-    fn of(file: CredentialsFile, seen: Option<Fingerprint>) -> CredentialsSnapshot {
-        let mut image = CredentialsSnapshot {
-            seen,
-            grants: HashMap::new(),
-            users: HashMap::new(),
-            keys: HashMap::new(),
-            tokens: HashMap::new(),
-            credentials: HashSet::new(),
-            rabbitmq: RabbitmqRights::of(&file.users),
-            file: CredentialsFile::default(),
-        };
-        for user in &file.users {
-            if let Some(stored) = &user.password {
-                image.credentials.insert(credential("password", &user.name, stored));
-            }
-            let name: Arc<str> = user.name.as_str().into();
-            image.grants.insert(Arc::clone(&name), user.grants.clone());
-            image.users.insert(name, user.password.as_deref().map(Arc::from));
-        }
-        for key in &file.keys {
-            let by = credential(key.kind.as_str(), &key.id, &key.secret);
-            let own = format!("key:{}", key.id);
-            let principal = image.holder(key.user.as_deref(), own, &key.grants, by);
-            let principal = principal.through(CallerKind::Key, &key.id);
-            let secret = KeySecret { secret: key.secret.as_str().into(), principal };
-            image.keys.insert((key.kind, key.id.clone()), secret);
-        }
-        for token in &file.tokens {
-            let own = format!("token:{}", token.label);
-            let by = credential("token", &token.label, &token.sha256);
-            let principal = image.holder(token.user.as_deref(), own, &token.grants, by);
-            let principal = principal.through(CallerKind::Token, &token.label);
-            // A malformed hash matches no token.
-            if let Some(digest) = from_hex(&token.sha256) {
-                image.tokens.insert(digest, principal);
-            }
-        }
-        image.file = file;
-        image
-    }
-
-    fn holder(
-        &mut self,
-        user: Option<&str>,
-        own: String,
-        grants: &[Grant],
-        by: CredentialId,
-    ) -> Principal {
-        self.credentials.insert(by);
-        match user {
-            Some(user) => Principal::named(user).by(by),
-            None => {
-                let principal = Principal::named(own.as_str()).by(by);
-                self.grants.insert(own.into(), grants.to_vec());
-                principal
-            }
-        }
-    }
-
-    /// Whether the password, key or token of the caller is still valid.
-    fn knows(&self, who: &Principal) -> bool {
-        who.credential().is_some_and(|credential| self.credentials.contains(&credential))
-    }
-}
-
-/// Identifies a credential without revealing it. A new secret has a new id.
-fn credential(kind: &str, id: &str, secret: &str) -> CredentialId {
-    let mut hash = Sha256::new();
-    for part in [kind, id, secret] {
-        hash.update((part.len() as u64).to_le_bytes());
-        hash.update(part);
-    }
-    let digest: [u8; 32] = hash.finalize().into();
-    let (half, _) = digest.split_at(16);
-    CredentialId(half.try_into().expect("16 bytes are 16 bytes"))
-}
-
 /// Reads the file; `None` if there is none. The fingerprint is taken first, so that the next check notices a change in
 /// between.
 fn read(path: &Path) -> Result<Option<CredentialsSnapshot>, CredentialsError> {
@@ -653,8 +559,4 @@ fn shown_holder(holder: &Holder) -> String {
 
 pub(super) fn not_found(what: &'static str, name: &str) -> CredentialsError {
     CredentialsError::NotFound { what, name: name.to_owned() }
-}
-
-fn from_hex(text: &str) -> Option<[u8; 32]> {
-    HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?.try_into().ok()
 }

@@ -53,11 +53,8 @@ pub struct PeerInfo {
 /// The handlers of a port. A port without handlers is not opened.
 #[derive(Clone, Default)]
 pub struct Router {
-    /// HTTP/1.1.
     pub http: Option<ConnectionHandler>,
-    /// AMQP 1.0.
     pub amqp10: Option<ConnectionHandler>,
-    /// AMQP 0-9-1.
     pub amqp091: Option<ConnectionHandler>,
     /// Whether HTTP on this port serves health checks, even when the connection limit is reached.
     pub health: bool,

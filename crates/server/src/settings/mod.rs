@@ -53,7 +53,7 @@ pub struct Listeners {
     /// HTTP API, health, metrics.
     pub http: Listen,
     pub sqs: Listen,
-    /// AMQP 1.0.
+    /// The port of AMQP 1.0 and AMQP 0-9-1 without TLS.
     pub amqp: Listen,
     /// The same as `amqp`, on the port where clients expect TLS.
     pub amqps: Listen,
@@ -90,7 +90,6 @@ pub struct TlsSettings {
 /// The source of the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Certificate {
-    /// No TLS.
     None,
     /// The operator's files, reloaded when they change.
     Files {

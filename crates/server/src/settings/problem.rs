@@ -72,7 +72,7 @@ fn did_you_mean(nearest: Option<&str>) -> String {
 /// All errors in the settings, one per line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettingsError {
-    /// Never empty.
+    /// At least one problem.
     pub problems: Vec<SettingsProblem>,
 }
 

@@ -29,7 +29,7 @@ macro_rules! settings {
             $(#[doc = $help] pub $field: Option<String>,)*
         }
 
-        /// All settings.
+        /// All settings, in the order of the reference page.
         pub const KEYS: &[Key] = &[
             $(Key { name: $name, variable: $variable, flag: $flag, secret: $secret, help: $help },)*
         ];

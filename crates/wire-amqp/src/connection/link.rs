@@ -11,7 +11,7 @@ use crate::types::Str;
 pub(super) struct Link {
     pub(super) serial: u32,
     pub(super) name: Str,
-    /// Our role.
+    /// The role of this side of the link.
     pub(super) role: Role,
     pub(super) snd_settle_mode: SenderSettleMode,
     pub(super) rcv_settle_mode: ReceiverSettleMode,

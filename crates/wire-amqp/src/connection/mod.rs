@@ -77,7 +77,7 @@ enum Phase {
     Sasl,
     /// The owner must reply in the SASL layer.
     SaslAnswer,
-    /// Frames.
+    /// The handshake is over, and frames are exchanged.
     Running,
     /// Nothing is read any more.
     Over,

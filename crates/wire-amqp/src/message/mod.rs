@@ -33,7 +33,6 @@ pub enum BodyKind {
     Data,
     /// One or more lists.
     Sequence,
-    /// One value.
     Value,
 }
 
@@ -147,7 +146,7 @@ impl Message {
         }
     }
 
-    /// All bytes.
+    /// The message as it was received.
     pub fn encoded(&self) -> &Bytes {
         &self.encoded
     }

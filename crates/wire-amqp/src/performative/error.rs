@@ -38,7 +38,6 @@ composite! {
         required condition: Symbol,
         /// The text, for people.
         optional description: Str,
-        /// Details.
         optional info: Map,
     }
 }

@@ -177,7 +177,7 @@ choice! {
 choice! {
     /// When a receiver settles.
     ReceiverSettleMode: u8 {
-        /// Immediately.
+        /// The receiver settles as soon as a message arrives.
         First = 0,
         /// After the sender has settled.
         Second = 1,
@@ -190,7 +190,7 @@ choice! {
     SaslCode: u8 {
         #[default]
         Ok = 0,
-        /// Wrong credentials.
+        /// The credentials are wrong.
         Auth = 1,
         /// A system error.
         Sys = 2,

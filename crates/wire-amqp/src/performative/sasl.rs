@@ -43,7 +43,6 @@ composite! {
 }
 
 composite! {
-    /// The result.
     SaslOutcome = "amqp:sasl-outcome:list", 0x44, fields_min 2 {
         required code: SaslCode,
         /// Data of the mechanism.

@@ -19,7 +19,7 @@ composite! {
 }
 
 composite! {
-    /// Processed successfully.
+    /// The message was processed successfully.
     Accepted = "amqp:accepted:list", 0x24, fields_min 0 {}
 }
 
@@ -76,7 +76,7 @@ composite! {
     /// Ends a transaction: the body of a message to the coordinator.
     Discharge = "amqp:discharge:list", 0x32, fields_min 0 {
         required txn_id: Bytes,
-        /// Roll back.
+        /// Roll the transaction back instead of committing it.
         optional fail: bool,
     }
 }

@@ -27,13 +27,12 @@ composite! {
         optional dynamic_node_properties: Map,
         /// `move` or `copy`.
         optional distribution_mode: Symbol,
-        /// Which messages.
+        /// Selects the messages that are sent.
         optional filter: Map,
         /// The outcome of deliveries that are left unsettled.
         optional default_outcome: DeliveryState,
         /// Descriptors of the supported outcomes.
         default outcomes: Symbols = Symbols::default(),
-        /// Extensions.
         default capabilities: Symbols = Symbols::default(),
     }
 }
@@ -53,7 +52,6 @@ composite! {
         default dynamic: bool = false,
         /// Properties of a created node.
         optional dynamic_node_properties: Map,
-        /// Extensions.
         default capabilities: Symbols = Symbols::default(),
     }
 }

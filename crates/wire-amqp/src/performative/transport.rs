@@ -27,9 +27,7 @@ composite! {
         default outgoing_locales: Symbols = Symbols::default(),
         /// Locales desired for input.
         default incoming_locales: Symbols = Symbols::default(),
-        /// Supported extensions.
         default offered_capabilities: Symbols = Symbols::default(),
-        /// Desired extensions.
         default desired_capabilities: Symbols = Symbols::default(),
         optional properties: Map,
     }
@@ -42,15 +40,13 @@ composite! {
         optional remote_channel: u16,
         /// The transfer-id of the next transfer.
         required next_outgoing_id: u32,
-        /// Transfers accepted.
+        /// The number of transfers that the sender of this frame can accept.
         required incoming_window: u32,
         /// Transfers that may be outstanding.
         required outgoing_window: u32,
         /// Highest handle accepted.
         default handle_max: u32 = u32::MAX,
-        /// Supported extensions.
         default offered_capabilities: Symbols = Symbols::default(),
-        /// Desired extensions.
         default desired_capabilities: Symbols = Symbols::default(),
         optional properties: Map,
     }
@@ -81,9 +77,7 @@ composite! {
         optional initial_delivery_count: u32,
         /// Largest message accepted; zero and absent mean unlimited.
         optional max_message_size: u64,
-        /// Supported extensions.
         default offered_capabilities: Symbols = Symbols::default(),
-        /// Desired extensions.
         default desired_capabilities: Symbols = Symbols::default(),
         optional properties: Map,
     }
@@ -94,7 +88,7 @@ composite! {
     Flow = "amqp:flow:list", 0x13, fields_min 11 {
         /// The transfer-id expected next; absent before the begin of the peer.
         optional next_incoming_id: u32,
-        /// Transfers accepted.
+        /// The number of transfers that the sender of this frame can accept.
         required incoming_window: u32,
         /// The transfer-id of the next transfer.
         required next_outgoing_id: u32,
@@ -184,7 +178,6 @@ composite! {
     }
 }
 
-/// Any performative.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "named after the types they hold")]
 pub enum Performative {

@@ -25,7 +25,7 @@ impl OutboxMessage {
         Ok(Self { queue: queue.to_owned(), message: json_message(value)?, delay: None })
     }
 
-    /// A text.
+    /// A message with a text as its body.
     pub fn text(queue: &str, text: impl Into<String>) -> Self {
         let body = Body { bytes: text.into().into(), kind: BodyKind::Text };
         let message = Message { body, ..Message::default() };

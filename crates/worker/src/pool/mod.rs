@@ -256,7 +256,7 @@ macro_rules! counts {
 counts! {
     /// Messages for which a handler was started.
     started,
-    /// Messages completed.
+    /// Number of messages that were completed.
     done,
     /// Failed attempts that will be retried.
     retried,
@@ -265,7 +265,7 @@ counts! {
     snoozed,
     /// Messages returned to the queue unhandled.
     released,
-    /// Messages dead-lettered.
+    /// Number of messages that were dead-lettered.
     dead,
     /// Locks lost while a handler ran, or before its outcome reached the broker.
     lost,

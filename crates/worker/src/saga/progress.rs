@@ -36,7 +36,7 @@ pub(super) enum AttemptResult {
 /// When the saga continues.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NextRun {
-    /// At once.
+    /// The next step runs at once.
     Now,
     /// After this delay.
     After(Duration),

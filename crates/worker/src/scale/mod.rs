@@ -28,9 +28,9 @@ const WEIGHT: f64 = 4.0;
 /// The minimum and maximum number of slots or processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The minimum.
+    /// The smallest number of workers.
     pub min: usize,
-    /// The maximum.
+    /// The largest number of workers.
     pub max: usize,
 }
 
@@ -141,7 +141,7 @@ macro_rules! reasons {
         pub enum Reason { $($(#[$doc])+ $name,)+ }
 
         impl Reason {
-            /// All reasons.
+            /// All reasons, in the order of the declaration.
             pub const ALL: &'static [Reason] = &[$(Self::$name),+];
 
             /// The name in metrics and logs.
@@ -153,11 +153,11 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// No work.
+    /// The queue has no work.
     Idle "idle",
     /// Sessions with work.
     Sessions "sessions",
-    /// Waiting messages.
+    /// Messages wait for a worker.
     Waiting "waiting",
     /// Arrival rate times handler duration.
     Load "load",

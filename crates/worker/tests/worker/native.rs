@@ -9,7 +9,7 @@ use malote::{
     State, Worker,
 };
 use malote_engine::{Engine, Settings};
-use malote_front_http::{Api, Limits, Nobody, Readiness, router, serve_connection};
+use malote_front_http::{AllAnonymous, Api, Limits, Readiness, router, serve_connection};
 use malote_model::access::AllowAll;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -21,7 +21,7 @@ const Q: &str = "orders";
 /// A server on a free port. It stops when the guard is dropped.
 async fn server(engine: Engine) -> (SocketAddr, DropGuard) {
     let (ready, stop) = (Arc::new(Readiness::ready()), CancellationToken::new());
-    let (access, nobody) = (Arc::new(AllowAll), Arc::new(Nobody));
+    let (access, nobody) = (Arc::new(AllowAll), Arc::new(AllAnonymous));
     let limits = Limits::default();
     let router = router(Api::new(engine, access, nobody, limits.clone(), ready, stop.clone()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

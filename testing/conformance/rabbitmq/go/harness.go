@@ -82,10 +82,10 @@ func must2(value amqp.Delivery, found bool, err error) amqp.Delivery {
 
 // refused must be an error of the broker with this code and a text that has this part.
 func refused(err error, code int, text string) {
-	var told *amqp.Error
-	that(errors.As(err, &told) && told != nil, "an error %d expected, not %v", code, err)
-	same("code", told.Code, code)
-	that(strings.Contains(told.Reason, text), "%q is not in %q", text, told.Reason)
+	var amqpError *amqp.Error
+	that(errors.As(err, &amqpError) && amqpError != nil, "an error %d expected, not %v", code, err)
+	same("code", amqpError.Code, code)
+	that(strings.Contains(amqpError.Reason, text), "%q is not in %q", text, amqpError.Reason)
 }
 
 func vhost() string {

@@ -91,9 +91,9 @@ final class Harness {
 
     static void reason(int code, String text, ShutdownSignalException signal) {
         Method method = signal.getReason();
-        String told = method.toString();
-        that(told.contains("reply-code=" + code + ","), code + " is not in " + told);
-        that(told.contains(text), text + " is not in " + told);
+        String reply = method.toString();
+        that(reply.contains("reply-code=" + code + ","), code + " is not in " + reply);
+        that(reply.contains(text), text + " is not in " + reply);
     }
 
     static String name(String kind) {

@@ -287,14 +287,14 @@ public final class Main {
             for (int attempt = 0; attempt < 4; attempt++) {
                 var got = Harness.get(channel, work, false);
                 if (attempt > 0) {
-                    List<String> told = new ArrayList<>();
+                    List<String> deaths = new ArrayList<>();
                     for (var death : deaths(got.getProps())) {
-                        told.add(death.get("queue") + " " + death.get("reason") + " " + death.get("count"));
+                        deaths.add(death.get("queue") + " " + death.get("reason") + " " + death.get("count"));
                         Harness.that(death.get("time") instanceof Date, "time is no date");
                         Harness.that(death.get("count") instanceof Long, "count is no long");
                         Harness.that(((List<?>) death.get("routing-keys")).get(0) instanceof LongString, "keys are long strings");
                     }
-                    Harness.same(told, List.of(retry + " expired " + attempt, work + " rejected " + attempt));
+                    Harness.same(deaths, List.of(retry + " expired " + attempt, work + " rejected " + attempt));
                 }
                 channel.basicReject(got.getEnvelope().getDeliveryTag(), false);
             }
@@ -344,8 +344,8 @@ public final class Main {
             for (long count = 0; count < 2; count++) {
                 Delivery one = Harness.next(received);
                 Map<String, Object> headers = one.getProperties().getHeaders();
-                Object told = headers == null ? null : headers.get("x-delivery-count");
-                Harness.same(told == null ? 0L : told, count);
+                Object deliveryCount = headers == null ? null : headers.get("x-delivery-count");
+                Harness.same(deliveryCount == null ? 0L : deliveryCount, count);
                 channel.basicNack(one.getEnvelope().getDeliveryTag(), false, true);
             }
             var death = deaths(Harness.get(channel, graves, true).getProps()).get(0);
@@ -442,7 +442,7 @@ public final class Main {
         ConnectionFactory factory = Harness.factory();
         factory.setAutomaticRecoveryEnabled(true);
         factory.setNetworkRecoveryInterval(200);
-        // It recovers from closes that are not the application's: the broker's counts as one only if told so.
+        // The client recovers after every close, also one by the broker. By default, it would not recover after that.
         factory.setConnectionRecoveryTriggeringCondition(signal -> true);
         try (Connection connection = factory.newConnection()) {
             Channel channel = connection.createChannel();

@@ -19,8 +19,8 @@ async function all(iterator) {
 async function a_queue_has_the_defaults_of_the_service() {
   const queue = name();
   const made = await a.createQueue(queue);
-  const { _response, ...told } = await a.getQueue(queue);
-  assert.deepEqual(told, {
+  const { _response, ...described } = await a.getQueue(queue);
+  assert.deepEqual(described, {
     name: queue,
     forwardTo: undefined,
     userMetadata: undefined,
@@ -70,13 +70,13 @@ async function every_property_of_a_queue_is_returned() {
     ],
   };
   await a.createQueue(queue, { ...asked, forwardTo: target, forwardDeadLetteredMessagesTo: target });
-  const told = await a.getQueue(queue);
-  for (const [property, value] of Object.entries(asked)) assert.deepEqual(told[property], value, property);
-  assert.equal(told.forwardTo, `sb://${ADMIN}/${target}`);
-  assert.equal(told.forwardDeadLetteredMessagesTo, `sb://${ADMIN}/${target}`);
-  told.forwardTo = undefined;
-  told.maxDeliveryCount = 9;
-  const changed = await a.updateQueue(told);
+  const described = await a.getQueue(queue);
+  for (const [property, value] of Object.entries(asked)) assert.deepEqual(described[property], value, property);
+  assert.equal(described.forwardTo, `sb://${ADMIN}/${target}`);
+  assert.equal(described.forwardDeadLetteredMessagesTo, `sb://${ADMIN}/${target}`);
+  described.forwardTo = undefined;
+  described.maxDeliveryCount = 9;
+  const changed = await a.updateQueue(described);
   assert.deepEqual([changed.forwardTo, changed.maxDeliveryCount, changed.lockDuration], [undefined, 9, "PT45S"]);
 }
 
@@ -120,16 +120,16 @@ async function lists_are_paged() {
   }
   assert.ok(pages >= 3);
   assert.deepEqual(found.filter((queue) => queue.startsWith(base)), mine);
-  const told = await all(a.listQueuesRuntimeProperties());
-  assert.equal(told.filter((queue) => queue.name.startsWith(base)).length, 7);
+  const described = await all(a.listQueuesRuntimeProperties());
+  assert.equal(described.filter((queue) => queue.name.startsWith(base)).length, 7);
 }
 
 async function topics_and_subscriptions() {
   const topic = name("t");
   await a.createTopic(topic, { userMetadata: "m", defaultMessageTimeToLive: "PT1H", requiresDuplicateDetection: true });
-  const told = await a.getTopic(topic);
-  assert.deepEqual([told.name, told.userMetadata, told.defaultMessageTimeToLive], [topic, "m", "PT1H"]);
-  assert.equal((await a.updateTopic({ ...told, userMetadata: "n" })).userMetadata, "n");
+  const described = await a.getTopic(topic);
+  assert.deepEqual([described.name, described.userMetadata, described.defaultMessageTimeToLive], [topic, "m", "PT1H"]);
+  assert.equal((await a.updateTopic({ ...described, userMetadata: "n" })).userMetadata, "n");
   const asked = {
     lockDuration: "PT30S",
     requiresSession: true,
@@ -194,18 +194,18 @@ async function counts_are_those_of_the_messages() {
   const receiver = await bus.acceptNextSession(queue);
   const [message] = await receiver.receiveMessages(1);
   await receiver.deadLetterMessage(message);
-  const told = await a.getQueueRuntimeProperties(queue);
+  const described = await a.getQueueRuntimeProperties(queue);
   assert.deepEqual(
-    [told.activeMessageCount, told.deadLetterMessageCount, told.scheduledMessageCount, told.totalMessageCount],
+    [described.activeMessageCount, described.deadLetterMessageCount, described.scheduledMessageCount, described.totalMessageCount],
     [2, 1, 1, 4],
   );
-  assert.ok(told.sizeInBytes > 0 && Math.abs(Date.now() - told.createdAt.getTime()) < 300_000);
+  assert.ok(described.sizeInBytes > 0 && Math.abs(Date.now() - described.createdAt.getTime()) < 300_000);
   await bus.close();
 }
 
 async function the_namespace_describes_itself() {
-  const told = await a.getNamespaceProperties();
-  assert.deepEqual([told.name, told.messagingSku], ["localhost", "Standard"]);
+  const described = await a.getNamespaceProperties();
+  assert.deepEqual([described.name, described.messagingSku], ["localhost", "Standard"]);
 }
 
 async function tls_and_the_amqp_port_work() {

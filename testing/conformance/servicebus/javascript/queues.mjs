@@ -128,10 +128,10 @@ async function dead_letters_have_a_reason() {
     await receiver.deadLetterMessage(second);
     const dead = bus.createReceiver(name, { subQueueType: "deadLetter" });
     const letters = await receive(dead, 2);
-    const told = letters.find((letter) => letter.body === "bad");
-    assert.equal(told.deadLetterReason, "no good");
-    assert.equal(told.deadLetterErrorDescription, "it is bad");
-    assert.equal(told.applicationProperties.extra, "more");
+    const badLetter = letters.find((letter) => letter.body === "bad");
+    assert.equal(badLetter.deadLetterReason, "no good");
+    assert.equal(badLetter.deadLetterErrorDescription, "it is bad");
+    assert.equal(badLetter.applicationProperties.extra, "more");
     for (const letter of letters) await dead.completeMessage(letter);
     await nothing(dead);
   });

@@ -197,13 +197,13 @@ def counts_and_times_are_returned():
             first, second = receiver.receive_messages(max_message_count=2, max_wait_time=10)
             receiver.dead_letter_message(first, reason="no good")
             receiver.defer_message(second)
-        told = a.get_queue_runtime_properties(queue)
-        assert (told.active_message_count, told.scheduled_message_count) == (4, 2), told.__dict__
-        assert (told.dead_letter_message_count, told.total_message_count) == (1, 7)
-        assert told.transfer_message_count == 0 and told.transfer_dead_letter_message_count == 0
-        assert told.size_in_bytes >= 500, told.size_in_bytes
+        described = a.get_queue_runtime_properties(queue)
+        assert (described.active_message_count, described.scheduled_message_count) == (4, 2), described.__dict__
+        assert (described.dead_letter_message_count, described.total_message_count) == (1, 7)
+        assert described.transfer_message_count == 0 and described.transfer_dead_letter_message_count == 0
+        assert described.size_in_bytes >= 500, described.size_in_bytes
         now = datetime.datetime.now(datetime.timezone.utc)
-        for at in (told.created_at_utc, told.updated_at_utc, told.accessed_at_utc):
+        for at in (described.created_at_utc, described.updated_at_utc, described.accessed_at_utc):
             assert abs(now - at) < datetime.timedelta(minutes=5), at
 
 
@@ -257,11 +257,11 @@ def topics_and_subscriptions():
 
         with b.get_topic_sender(topic) as sender:
             sender.send_messages(ServiceBusMessage("x", session_id="s"))
-        told = a.get_subscription_runtime_properties(topic, "plain")
-        assert told.active_message_count == 1 and told.total_message_count == 1
+        described = a.get_subscription_runtime_properties(topic, "plain")
+        assert described.active_message_count == 1 and described.total_message_count == 1
         assert a.get_topic_runtime_properties(topic).subscription_count == 2
-        [told] = [x for x in a.list_topics_runtime_properties() if x.name == topic]
-        assert told.subscription_count == 2
+        [described] = [x for x in a.list_topics_runtime_properties() if x.name == topic]
+        assert described.subscription_count == 2
         assert len(list(a.list_subscriptions_runtime_properties(topic))) == 2
 
         a.delete_subscription(topic, "plain")
@@ -336,9 +336,9 @@ def rules_of_every_kind():
 
 def the_namespace_describes_itself():
     with admin() as a:
-        told = a.get_namespace_properties()
-        assert told.name == "localhost" and told.messaging_sku == "Standard", told.__dict__
-        assert told.created_at_utc is not None
+        described = a.get_namespace_properties()
+        assert described.name == "localhost" and described.messaging_sku == "Standard", described.__dict__
+        assert described.created_at_utc is not None
 
 
 def keys_and_grants_are_checked():

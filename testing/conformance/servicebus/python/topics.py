@@ -117,10 +117,10 @@ def the_configured_queue_matches_the_file():
 
 
 def ask(receiver, operation, request):
-    def told(status, message, description, amqp_transport):
+    def parse(status, message, description, amqp_transport):
         return status, message.value, description
 
-    return receiver._mgmt_request_response_with_retry(operation, request, told)
+    return receiver._mgmt_request_response_with_retry(operation, request, parse)
 
 
 def rules_are_managed():

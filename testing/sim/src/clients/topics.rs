@@ -12,7 +12,7 @@ use super::specs::spec;
 use super::{Clients, PASSING, RELAYS, SESSIONS, name, pick, session};
 use crate::decide::matching::{ACTIONS, CONDITIONS};
 use crate::decide::{Ask, TopicAsk};
-use crate::model::{Letter, Place, State};
+use crate::model::{Availability, SentMessage, State};
 use crate::rng::Rng;
 
 pub(super) const SUBJECT: &str = "red";
@@ -212,10 +212,10 @@ impl Clients {
         topic: &TopicName,
         state: &State,
         now: u64,
-    ) -> Rc<Letter> {
+    ) -> Rc<SentMessage> {
         let known = state.topics.get(topic).is_some_and(|t| t.spec.dedup.is_some());
         let wants = rng.chance(70);
-        self.letter(rng, wants, known, now)
+        self.sent_message(rng, wants, known, now)
     }
 
     /// Removes all rules of an auto-delete topic; instead of the last rule perhaps the subscription that has it.
@@ -284,8 +284,10 @@ impl Clients {
             8 if rng.chance(40) => TopicAsk::Delete { name },
             _ => {
                 let inbox = state.queue(&QueueName::inbox(&name));
-                let later =
-                    inbox.msgs.iter().filter(|(_, m)| matches!(m.place, Place::Scheduled { .. }));
+                let later = inbox
+                    .msgs
+                    .iter()
+                    .filter(|(_, m)| matches!(m.availability, Availability::Scheduled { .. }));
                 let mut seqs: Vec<_> = later.map(|(&seq, _)| Seq(seq)).take(2).collect();
                 if rng.chance(10) {
                     seqs.push(Seq(1));

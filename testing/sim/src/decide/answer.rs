@@ -10,7 +10,7 @@ use malote_model::{Changes, Refusal};
 use super::life::Life;
 use super::serve::By;
 use super::{Ask, Consumer, Model, Need};
-use crate::model::{Cause, End, Ev, Msg, Place, Why};
+use crate::model::{Availability, Cause, End, Ev, Msg, Why};
 
 fn refused(answer: &Result<Reply, Refusal>, expected: &Refusal) {
     match answer {
@@ -100,7 +100,8 @@ impl Model {
                 Need { durable: self.end, ..Need::default() }
             }
             (Ask::Purge { queue, leased }, Reply::Count(count)) => {
-                let goes = |msg: &&Msg| *leased || !matches!(msg.place, Place::Out(_));
+                let goes =
+                    |msg: &&Msg| *leased || !matches!(msg.availability, Availability::Leased(_));
                 let gone = self.state.queue(queue).msgs.values().filter(goes).count() as u64;
                 assert_eq!(*count, gone, "number of purged messages");
                 self.note(Ev::Purge { queue: queue.clone(), leased: *leased });

@@ -8,7 +8,7 @@ use malote_engine::{ConsumerId, MoveItem};
 use malote_model::{Address, LeaseToken, QueueName, QueueSpec, Seq, SessionId, Settlement};
 
 use super::{SetState, Settle, TopicAsk};
-use crate::model::Letter;
+use crate::model::SentMessage;
 
 /// A request of a client, from which the engine's command is made.
 #[derive(Clone, Debug)]
@@ -42,10 +42,10 @@ pub enum Ask {
         paused: bool,
     },
     Send {
-        items: Vec<(Address, Rc<Letter>)>,
+        items: Vec<(Address, Rc<SentMessage>)>,
     },
     Commit {
-        sends: Vec<(Address, Rc<Letter>)>,
+        sends: Vec<(Address, Rc<SentMessage>)>,
         settles: Vec<Settle>,
         states: Vec<SetState>,
     },
@@ -108,7 +108,7 @@ pub enum Ask {
         from: QueueName,
         seq: Seq,
         to: QueueName,
-        message: Rc<Letter>,
+        message: Rc<SentMessage>,
     },
     Topic(TopicAsk),
 }

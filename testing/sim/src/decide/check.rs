@@ -11,7 +11,7 @@ use malote_model::{
 };
 
 use super::{Ask, Model};
-use crate::model::{Letter, Place};
+use crate::model::{Availability, SentMessage};
 
 impl Model {
     /// The refusal of a request, if the model refuses it.
@@ -68,9 +68,9 @@ impl Model {
             Ask::Cancel { queue: name, seqs } => {
                 let q = queue(name)?;
                 let there = |seq: &Seq| {
-                    q.msgs
-                        .get(&seq.0)
-                        .is_some_and(|msg| matches!(msg.place, Place::Scheduled { .. }))
+                    q.msgs.get(&seq.0).is_some_and(|msg| {
+                        matches!(msg.availability, Availability::Scheduled { .. })
+                    })
                 };
                 match seqs.iter().find(|seq| !there(seq)) {
                     Some(&seq) => {
@@ -117,7 +117,7 @@ impl Model {
                 };
                 let there = |seq: &Seq| {
                     q.msgs.get(&seq.0).is_some_and(|msg| {
-                        msg.place == Place::Deferred
+                        msg.availability == Availability::Deferred
                             && (session.is_none() || msg.session == session)
                     })
                 };
@@ -192,8 +192,10 @@ impl Model {
                 Ok(())
             }
             Ask::Replace { from, seq, to, message } => {
-                let msg =
-                    queue(from)?.msgs.get(&seq.0).filter(|msg| !matches!(msg.place, Place::Out(_)));
+                let msg = queue(from)?
+                    .msgs
+                    .get(&seq.0)
+                    .filter(|msg| !matches!(msg.availability, Availability::Leased(_)));
                 msg.ok_or(Refusal::MessageNotFound { queue: from.clone(), seq: *seq, what: "" })?;
                 self.check_letter(to, message)
             }
@@ -202,24 +204,24 @@ impl Model {
     }
 
     /// Checks every message, and that all of them fit into queues that refuse at their limit.
-    pub(super) fn check_send(&self, items: &[(Address, Rc<Letter>)]) -> Result<(), Refusal> {
+    pub(super) fn check_send(&self, items: &[(Address, Rc<SentMessage>)]) -> Result<(), Refusal> {
         let mut filled: BTreeMap<QueueName, (u64, u64)> = BTreeMap::new();
-        for (to, letter) in items {
+        for (to, sent_message) in items {
             let going = match to {
                 Address::Queue(name) => {
-                    self.check_letter(name, letter)?;
-                    let new = self.state.queue(name).known(letter, self.now).is_none();
-                    if new { vec![(name.clone(), letter.clone())] } else { Vec::new() }
+                    self.check_letter(name, sent_message)?;
+                    let new = self.state.queue(name).known(sent_message, self.now).is_none();
+                    if new { vec![(name.clone(), sent_message.clone())] } else { Vec::new() }
                 }
                 Address::Topic(name) => match self.state.topics.get(name) {
                     None => return Err(Refusal::TopicNotFound { topic: name.clone() }),
                     Some(topic) if topic.spec.internal => {
                         return Err(Refusal::TopicInternal { topic: name.clone() });
                     }
-                    Some(_) => self.takers(name, letter),
+                    Some(_) => self.takers(name, sent_message),
                 },
             };
-            let fits = |(name, copy): &(QueueName, Rc<Letter>)| {
+            let fits = |(name, copy): &(QueueName, Rc<SentMessage>)| {
                 self.check_room(name, copy.size(), &mut filled)
             };
             going.iter().try_for_each(fits)?;
@@ -269,7 +271,7 @@ impl Model {
         Ok(())
     }
 
-    fn check_letter(&self, name: &QueueName, letter: &Letter) -> Result<(), Refusal> {
+    fn check_letter(&self, name: &QueueName, sent_message: &SentMessage) -> Result<(), Refusal> {
         let q = self.state.queues.get(name);
         let q = q.ok_or(Refusal::QueueNotFound { queue: name.clone() })?;
         if q.owner.is_some() {
@@ -278,7 +280,7 @@ impl Model {
         if !q.spec.status.sends() {
             return Err(disabled());
         }
-        check_session(name, &q.spec.sessions, q.session_for(&letter.message).as_ref())
+        check_session(name, &q.spec.sessions, q.session_for(&sent_message.message).as_ref())
     }
 
     /// Refuses a consumer beside an exclusive one.

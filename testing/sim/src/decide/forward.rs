@@ -5,7 +5,7 @@ use malote_model::{Address, Changes, DeadReason, QueueName};
 
 use super::check::check_session;
 use super::{Group, Model};
-use crate::model::{Ev, Queue, Way, Why};
+use crate::model::{Ev, ForwardingPath, Queue, Why};
 
 /// Maximum number of times a message is forwarded.
 const HOPS_MAX: u8 = 4;
@@ -50,10 +50,10 @@ impl Model {
         }
         let msg = &self.state.queue(queue).msgs[&seq];
         assert!(self.has_room(&to, msg.sent.size()), "{to} had no room for {seq} of {queue}");
-        let way = Way { hops: msg.way.hops + 1, ..msg.way.clone() };
-        self.met.count("forwarded several times", u64::from(way.hops > 1));
+        let path = ForwardingPath { hops: msg.path.hops + 1, ..msg.path.clone() };
+        self.met.count("forwarded several times", u64::from(path.hops > 1));
         let (to_seq, at) = (self.state.queue(&to).next_seq, self.now);
-        let (why, changes) = (Why::Forwarded(way), Changes::default());
+        let (why, changes) = (Why::Forwarded(path), Changes::default());
         self.note(Ev::Move { from: queue.clone(), seq, to, to_seq, at, why, changes });
     }
 
@@ -61,7 +61,7 @@ impl Model {
     fn stops(&self, queue: &QueueName, seq: u64, to: &QueueName) -> Option<DeadReason> {
         let msg = &self.state.queue(queue).msgs[&seq];
         let takes = check_session(to, &self.state.queue(to).spec.sessions, msg.session.as_ref());
-        match (msg.way.hops == HOPS_MAX, takes.is_ok()) {
+        match (msg.path.hops == HOPS_MAX, takes.is_ok()) {
             (true, _) => Some(DeadReason::TooManyHops),
             (_, false) => Some(DeadReason::NoSession),
             _ => None,

@@ -9,7 +9,7 @@ use malote_model::{
 
 use super::check::check_session;
 use super::{Consumer, Model, Need};
-use crate::model::{Cause, Dead, End, Ev, Lease, Msg, Place, Way, What, Why};
+use crate::model::{Availability, Cause, Dead, End, Ev, ForwardingPath, Lease, Msg, What, Why};
 
 /// A message that was dead-lettered in this many queues goes no further.
 const DIED_IN_MAX: usize = 16;
@@ -83,8 +83,8 @@ impl Model {
         let mut gone = 0;
         for &Seq(seq) in seqs {
             let msg = self.state.queue(queue).msgs.get(&seq);
-            let nobodys = |msg: &Msg| matches!(msg.place, Place::Here { .. });
-            if msg.is_some_and(|msg| msg.receives > 0 && nobodys(msg)) {
+            let free = |msg: &Msg| matches!(msg.availability, Availability::InOrder { .. });
+            if msg.is_some_and(|msg| msg.receives > 0 && free(msg)) {
                 self.note(Ev::Gone { queue: queue.clone(), seq, end: End::Completed });
                 gone += 1;
             }
@@ -109,7 +109,7 @@ impl Model {
     ) {
         let q = self.state.queue(queue);
         let msg = &q.msgs[&seq];
-        let Place::Out(token) = msg.place else { return };
+        let Availability::Leased(token) = msg.availability else { return };
         if cause != Cause::Released {
             let (failed, receives) = (msg.failed + 1, msg.receives - msg.released);
             let reason = match (q.spec.failed_max, q.spec.receives_max) {
@@ -164,17 +164,17 @@ impl Model {
         let asked = matches!(reason, DeadReason::Asked { .. });
         let own = queue.dead_letters();
         let here = (queue.clone(), q.born);
-        let mut way = Way { hops: 0, home: Some(here.clone()), ..msg.way.clone() };
+        let mut path = ForwardingPath { hops: 0, home: Some(here.clone()), ..msg.path.clone() };
         let limit = matches!(reason, DeadReason::MaxFailed { .. } | DeadReason::MaxReceives { .. });
         // It was dead-lettered here before, returned, and was dead-lettered again automatically.
-        let circles = !asked && !limit && way.died_in.contains(&here);
+        let circles = !asked && !limit && path.died_in.contains(&here);
         // A receiver that dead-letters a message explicitly may want it to return.
         match asked {
-            true => way.died_in.clear(),
-            false if way.died_in.contains(&here) || way.died_in.len() == DIED_IN_MAX => {}
-            false => way.died_in.push(here),
+            true => path.died_in.clear(),
+            false if path.died_in.contains(&here) || path.died_in.len() == DIED_IN_MAX => {}
+            false => path.died_in.push(here),
         }
-        let (mut key, is_long) = (None, way.died_in.len() == DIED_IN_MAX);
+        let (mut key, is_long) = (None, path.died_in.len() == DIED_IN_MAX);
         let to = match &q.spec.dead_letter {
             _ if q.owner.is_some() => own,
             DeadLetterTarget::Drop if !asked => {
@@ -194,7 +194,7 @@ impl Model {
             }
             DeadLetterTarget::Queue(target) => {
                 let fits = self.state.queues.get(target).is_some_and(|q| {
-                    let circle = way.died_in.contains(&(target.clone(), q.born));
+                    let circle = path.died_in.contains(&(target.clone(), q.born));
                     let takes = check_session(target, &q.spec.sessions, msg.session.as_ref());
                     takes.is_ok() && !circle && !is_long
                 });
@@ -214,7 +214,7 @@ impl Model {
             receives: msg.receives,
             failed: msg.failed + u32::from(limit),
             cause,
-            way,
+            path,
             key,
             ttl_ms,
         };

@@ -10,7 +10,7 @@ use malote_engine::journal::Pos;
 use malote_model::{DeadReason, LeaseToken, QueueName};
 
 use super::Model;
-use crate::model::{Ev, Place, State, Why};
+use crate::model::{Availability, Ev, State, Why};
 
 /// Events that take effect together or not at all.
 #[derive(Debug)]
@@ -147,7 +147,7 @@ impl Model {
         let queue = self.name(id);
         let msg = self.state.queue(&queue).msgs.get(&seq);
         let msg = msg.unwrap_or_else(|| panic!("{queue} has no {seq}: {first:?}"));
-        if let Place::Out(token) = msg.place {
+        if let Availability::Leased(token) = msg.availability {
             let hold = self.state.leases.get(&token).and_then(|lease| lease.hold);
             return hold.map_or(Trigger::Lease(token), Trigger::Hold);
         }

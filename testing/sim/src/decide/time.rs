@@ -6,7 +6,7 @@ use malote_model::{Changes, DeadReason, OnExpiry, Overflow, QueueName};
 
 use super::journal::Trigger;
 use super::{Group, Model};
-use crate::model::{Cause, End, Ev, Lease, Msg, Place, What, Why};
+use crate::model::{Availability, Cause, End, Ev, Lease, Msg, What, Why};
 
 impl Model {
     /// Performs what became due by now, in the engine's order. Each action must be allowed. Only expired messages may
@@ -69,10 +69,10 @@ impl Model {
         for (name, q) in self.state.queues.iter().chain(&self.state.inboxes) {
             assert!(!idle.contains(name), "{name} was idle for too long");
             for (seq, msg) in &q.msgs {
-                let due = matches!(msg.place, Place::Scheduled { due } if due <= now);
+                let due = matches!(msg.availability, Availability::Scheduled { due } if due <= now);
                 assert!(!due, "{seq} of {name} should have been activated: {msg:?}");
                 // Messages that arrived now expire at the next time.
-                let stays = matches!(msg.place, Place::Out(_)) || msg.at == now;
+                let stays = matches!(msg.availability, Availability::Leased(_)) || msg.at == now;
                 left |= !stays && q.expired(msg, now);
             }
         }
@@ -83,7 +83,9 @@ impl Model {
     pub fn expired_messages(&self) -> Vec<String> {
         let queues = self.state.queues.iter().chain(&self.state.inboxes);
         let expired = queues.flat_map(|(name, q)| {
-            let over = |msg: &Msg| !matches!(msg.place, Place::Out(_)) && q.expired(msg, self.now);
+            let over = |msg: &Msg| {
+                !matches!(msg.availability, Availability::Leased(_)) && q.expired(msg, self.now)
+            };
             let these = q.msgs.iter().filter(move |(_, msg)| over(msg));
             these.map(move |(seq, msg)| format!("{seq} of {name}: {msg:?}"))
         });
@@ -108,21 +110,21 @@ impl Model {
 
     fn activate(&mut self, queue: &QueueName, seq: u64) {
         let q = self.state.queue(queue);
-        let due = match q.msgs[&seq].place {
-            Place::Scheduled { due } => due,
+        let due = match q.msgs[&seq].availability {
+            Availability::Scheduled { due } => due,
             other => panic!("{seq} of {queue} is not scheduled: {other:?}"),
         };
         assert!(due <= self.now, "{seq} of {queue} is not due before {due}");
         // Postponed messages are retried later, so others may overtake them.
         let passed = q.msgs.iter().find(|(other, msg)| {
             let earlier = |of: u64| (of, **other) < (due, seq);
-            matches!(msg.place, Place::Scheduled { due } if earlier(due))
+            matches!(msg.availability, Availability::Scheduled { due } if earlier(due))
         });
         assert!(
             self.tried_again || passed.is_none(),
             "{seq} of {queue} was activated before {passed:?}"
         );
-        let same = |msg: &Msg| msg.place == Place::Scheduled { due };
+        let same = |msg: &Msg| msg.availability == Availability::Scheduled { due };
         let together = q.msgs.values().filter(|msg| same(msg)).count() > 1;
         self.met.count("scheduled for the same moment", u64::from(together));
         let q = self.state.queue(queue);

@@ -8,7 +8,7 @@ use malote_engine::command::Receipt;
 use malote_model::{Address, LeaseToken, QueueName, Refusal, Settlement};
 
 use super::{Model, Need};
-use crate::model::Letter;
+use crate::model::SentMessage;
 
 /// The queue that is expected (if any), a lease, and its settlement.
 pub type Settle = (Option<QueueName>, LeaseToken, Settlement);
@@ -19,7 +19,7 @@ impl Model {
     /// One lease that has ended, or that belongs to another queue, refuses the whole transaction.
     pub(super) fn check_commit(
         &self,
-        sends: &[(Address, Rc<Letter>)],
+        sends: &[(Address, Rc<SentMessage>)],
         settles: &[Settle],
         states: &[SetState],
     ) -> Result<(), Refusal> {
@@ -56,7 +56,7 @@ impl Model {
     /// sends are last.
     pub(super) fn commit(
         &mut self,
-        sends: &[(Address, Rc<Letter>)],
+        sends: &[(Address, Rc<SentMessage>)],
         settles: &[Settle],
         states: &[SetState],
         receipts: &[Receipt],

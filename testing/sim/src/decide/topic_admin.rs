@@ -7,7 +7,7 @@ use malote_model::{QueueName, QueueSpec, Refusal, Rule, Seq, TopicKind, TopicNam
 
 use super::life::Life;
 use super::{Model, Need};
-use crate::model::{End, Ev, Place};
+use crate::model::{Availability, End, Ev};
 
 /// A client's request about topics.
 #[derive(Clone, Debug)]
@@ -116,7 +116,8 @@ impl Model {
                 let inbox = QueueName::inbox(of);
                 let msgs = &state.queue(&inbox).msgs;
                 let there = |seq: &Seq| {
-                    msgs.get(&seq.0).is_some_and(|m| matches!(m.place, Place::Scheduled { .. }))
+                    msgs.get(&seq.0)
+                        .is_some_and(|m| matches!(m.availability, Availability::Scheduled { .. }))
                 };
                 match seqs.iter().find(|seq| !there(seq)) {
                     Some(&seq) => Err(Refusal::MessageNotFound { queue: inbox, seq, what: "" }),

@@ -13,7 +13,7 @@ use malote_model::{
 use super::check::check_session;
 use super::matching::{act, chosen, matches, word};
 use super::{Group, Model, Need};
-use crate::model::{Cause, Dead, End, Ev, Letter, Place, Via, Way, Why};
+use crate::model::{Availability, Cause, Dead, End, Ev, ForwardingPath, SentMessage, Via, Why};
 
 /// The queues that a message is routed to.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ struct Copies {
     /// Queues that get the unchanged message.
     plain: Vec<QueueName>,
     /// Queues that get a message changed by a rule's action.
-    changed: Vec<(QueueName, Rc<Letter>)>,
+    changed: Vec<(QueueName, Rc<SentMessage>)>,
     /// Queues that cannot take the message.
     misfits: Vec<QueueName>,
     /// Number of copies that are not made, because the message was dead-lettered in that queue.
@@ -32,7 +32,7 @@ struct Copies {
 
 impl Model {
     /// One copy for each queue with a matching rule, and one more for each rule with an action.
-    fn copies(&self, topic: &TopicName, message: &Message, way: &Way) -> Copies {
+    fn copies(&self, topic: &TopicName, message: &Message, path: &ForwardingPath) -> Copies {
         let mut copies = Copies::default();
         let (found, topics) = self.hits(topic, message);
         if topics > 1 {
@@ -46,7 +46,7 @@ impl Model {
             copies.by.extend(hits.iter().map(|rule| word(&rule.filter)));
             let acting = hits.iter().filter(|rule| rule.action.is_some());
             let has_plain = hits.iter().any(|rule| rule.action.is_none());
-            if way.died_in.iter().any(|of| of.0 == *name && self.state.is_there(of)) {
+            if path.died_in.iter().any(|of| of.0 == *name && self.state.is_there(of)) {
                 copies.barred += acting.count() + usize::from(has_plain);
                 continue;
             }
@@ -61,8 +61,8 @@ impl Model {
                 changed.session = q.session_for(&changed);
                 match takes(&changed) {
                     true => {
-                        let letter = Rc::new(Letter::new(changed, true));
-                        copies.changed.push((name.clone(), letter));
+                        let sent_message = Rc::new(SentMessage::new(changed, true));
+                        copies.changed.push((name.clone(), sent_message));
                     }
                     false => copies.misfits.push(name.clone()),
                 }
@@ -123,71 +123,72 @@ impl Model {
     pub(super) fn takers(
         &self,
         topic: &TopicName,
-        letter: &Rc<Letter>,
-    ) -> Vec<(QueueName, Rc<Letter>)> {
+        sent_message: &Rc<SentMessage>,
+    ) -> Vec<(QueueName, Rc<SentMessage>)> {
         let t = self.state.topic(topic);
-        let key = letter.key(t.spec.dedup.is_some_and(|dedup| dedup.content));
-        if t.known(key.as_ref(), self.now).is_some() || self.is_later(letter) {
+        let key = sent_message.key(t.spec.dedup.is_some_and(|dedup| dedup.content));
+        if t.known(key.as_ref(), self.now).is_some() || self.is_later(sent_message) {
             return Vec::new();
         }
         let Copies { mut plain, changed, .. } =
-            self.copies(topic, &letter.message, &Way::default());
+            self.copies(topic, &sent_message.message, &ForwardingPath::default());
         plain.retain(|queue| {
-            let known =
-                |key: Vec<u8>| self.state.queue(queue).known_by(key, letter, self.now).is_some();
+            let known = |key: Vec<u8>| {
+                self.state.queue(queue).known_by(key, sent_message, self.now).is_some()
+            };
             !key.clone().is_some_and(known)
         });
-        plain.into_iter().map(|queue| (queue, letter.clone())).chain(changed).collect()
+        plain.into_iter().map(|queue| (queue, sent_message.clone())).chain(changed).collect()
     }
 
-    fn is_later(&self, letter: &Letter) -> bool {
-        matches!(letter.message.when, When::At(at) if at.0 > self.now)
+    fn is_later(&self, sent_message: &SentMessage) -> bool {
+        matches!(sent_message.message.when, When::At(at) if at.0 > self.now)
     }
 
     /// A message is published: all copies are stored at once, or the message waits until it is due.
     pub(super) fn publish(
         &mut self,
         topic: &TopicName,
-        letter: &Rc<Letter>,
+        sent_message: &Rc<SentMessage>,
         receipt: &Receipt,
     ) -> Need {
         let t = self.state.topic(topic);
-        let key = letter.key(t.spec.dedup.is_some_and(|dedup| dedup.content));
+        let key = sent_message.key(t.spec.dedup.is_some_and(|dedup| dedup.content));
         let said = (receipt.seq.0, receipt.duplicate, receipt.copies);
         if let Some(durable) = t.known(key.as_ref(), self.now) {
-            assert_eq!(said, (0, true, 0), "{topic} has seen {letter:?} before");
+            assert_eq!(said, (0, true, 0), "{topic} has seen {sent_message:?} before");
             self.met.count("duplicates", 1);
             return Need { durable, written: Pos::ZERO };
         }
         self.met.count("published", 1);
         let via = Via { topic: topic.clone(), key: key.clone() };
-        if self.is_later(letter) {
+        if self.is_later(sent_message) {
             let inbox = QueueName::inbox(topic);
             assert_eq!(said, (self.state.queue(&inbox).next_seq, false, 1), "scheduled at {topic}");
-            return self.put_copy(&inbox, letter, via);
+            return self.put_copy(&inbox, sent_message, via);
         }
         let Copies { mut plain, changed, misfits, by, .. } =
-            self.copies(topic, &letter.message, &Way::default());
+            self.copies(topic, &sent_message.message, &ForwardingPath::default());
         by.into_iter().for_each(|kind| self.met.count(kind, 1));
         plain.retain(|queue| {
             let q = self.state.queue(queue);
-            key.clone().and_then(|key| q.known_by(key, letter, self.now)).is_none()
+            key.clone().and_then(|key| q.known_by(key, sent_message, self.now)).is_none()
         });
         let count = (plain.len() + changed.len() + misfits.len()) as u32;
-        assert_eq!(said, (0, false, count), "copies of {letter:?} by {topic}");
+        assert_eq!(said, (0, false, count), "copies of {sent_message:?} by {topic}");
         self.met.count("copies", u64::from(count));
         let mut need = Need::default();
         for queue in plain {
-            need = need.and(self.put_copy(&queue, letter, via.clone()));
+            need = need.and(self.put_copy(&queue, sent_message, via.clone()));
         }
         let buried: Vec<_> = misfits
             .into_iter()
             .map(|queue| {
                 let dead = queue.dead_letters();
                 let seq = self.state.queue(&dead).next_seq;
-                let mut msg = self.arriving(&dead, letter);
-                msg.place = Place::Here { due: 0 };
-                msg.session = letter.message.session.clone();
+                let mut msg = self.arriving(&dead, sent_message);
+                msg.availability = Availability::InOrder { due: 0 };
+                msg.session = sent_message.message.session.clone();
                 let (msg, via) = (Box::new(msg), Some(via.clone()));
                 self.note(Ev::Put { queue: dead, msg, via });
                 (queue, seq)
@@ -205,9 +206,9 @@ impl Model {
     }
 
     /// The home queue of a message that was not dead-lettered anywhere.
-    fn home(&self, queue: &QueueName) -> Way {
+    fn home(&self, queue: &QueueName) -> ForwardingPath {
         let home = Some((queue.clone(), self.state.queue(queue).born));
-        Way { home, ..Way::default() }
+        ForwardingPath { home, ..ForwardingPath::default() }
     }
 
     /// Records why a copy is in the dead-letter set of a queue that cannot take it.
@@ -221,7 +222,7 @@ impl Model {
             receives: 0,
             failed: 0,
             cause: Cause::Released,
-            way: self.home(queue),
+            path: self.home(queue),
             key: None,
             ttl_ms: None,
         });
@@ -253,29 +254,30 @@ impl Model {
         let msg = msg.unwrap_or_else(|| panic!("{inbox} has no {seq}")).clone();
         assert!(msg.ready(self.now), "{seq} of {inbox} was routed early: {msg:?}");
         let message = msg.as_read();
-        let Copies { plain, changed, misfits, barred, by } = self.copies(topic, &message, &msg.way);
+        let Copies { plain, changed, misfits, barred, by } =
+            self.copies(topic, &message, &msg.path);
         by.into_iter().for_each(|kind| self.met.count(kind, 1));
-        let nobody = plain.is_empty() && misfits.is_empty() && changed.is_empty();
+        let unrouted = plain.is_empty() && misfits.is_empty() && changed.is_empty();
         self.met.count("copies changed by an action", changed.len() as u64);
         for (queue, copy) in &changed {
             let via = Via { topic: topic.clone(), key: None };
             let mut arriving = self.arriving(queue, copy);
-            arriving.place = Place::Here { due: 0 };
+            arriving.availability = Availability::InOrder { due: 0 };
             // It continues on its path, and keeps its time to live.
-            arriving.way = msg.way.clone();
-            if arriving.way != Way::default() {
+            arriving.path = msg.path.clone();
+            if arriving.path != ForwardingPath::default() {
                 arriving.ttl_ms = copy.message.ttl_ms;
             }
             let msg = arriving;
             self.note(Ev::Put { queue: queue.clone(), msg: Box::new(msg), via: Some(via) });
         }
-        let home = msg.way.home.filter(|home| self.state.is_there(home));
-        if let Some((home, _)) = home.filter(|_| nobody) {
+        let home = msg.path.home.filter(|home| self.state.is_there(home));
+        if let Some((home, _)) = home.filter(|_| unrouted) {
             let reason = if barred > 0 { DeadReason::Cycle } else { DeadReason::Unroutable };
             let to = home.dead_letters();
             let (to_seq, at) = (self.state.queue(&to).next_seq, self.now);
             self.met.count("cycles", u64::from(barred > 0));
-            let way = self.home(&home);
+            let path = self.home(&home);
             let why = Why::Dead(Dead {
                 reason,
                 from: home,
@@ -283,7 +285,7 @@ impl Model {
                 receives: 0,
                 failed: 0,
                 cause: Cause::Released,
-                way,
+                path,
                 key: None,
                 ttl_ms: None,
             });

@@ -3,7 +3,9 @@
 use malote_engine::journal::Pos;
 use malote_model::{Changes, DeadReason, QueueName, QueueSpec, SessionId};
 
-use super::{Cause, End, Ev, Known, Lease, Msg, Place, Queue, State, Via, Way, What, Why};
+use super::{
+    Availability, Cause, End, Ev, ForwardingPath, Known, Lease, Msg, Queue, State, Via, What, Why,
+};
 
 impl State {
     /// Applies one change whose journal group ends at `pos`.
@@ -35,7 +37,9 @@ impl State {
                     self.leases.retain(|_, lease| lease.queue != *queue || !of_message(lease));
                 }
                 let q = self.queue_mut(queue);
-                q.msgs.retain(|_, msg| !*leased && matches!(msg.place, Place::Out(_)));
+                q.msgs.retain(|_, msg| {
+                    !*leased && matches!(msg.availability, Availability::Leased(_))
+                });
                 if *leased {
                     q.seen.clear();
                 }
@@ -83,7 +87,7 @@ impl State {
                 let Some(msg) = q.msgs.get_mut(seq) else {
                     panic!("the granted message does not exist")
                 };
-                msg.place = Place::Out(*token);
+                msg.availability = Availability::Leased(*token);
                 q.totals.delivered += 1;
                 q.totals.redelivered += u64::from(msg.receives > 0);
                 msg.first = msg.first.or(Some(*at));
@@ -104,10 +108,10 @@ impl State {
                 let deferred = self.unlease(queue, *seq).is_some_and(|lease| lease.deferred);
                 let q = self.queue_mut(queue);
                 let Some(msg) = q.msgs.get_mut(seq) else { return };
-                msg.place = match (deferred, parked) {
-                    (true, _) => Place::Deferred,
-                    (false, true) => Place::Parked { due: *due },
-                    (false, false) => Place::Here { due: *due },
+                msg.availability = match (deferred, parked) {
+                    (true, _) => Availability::Deferred,
+                    (false, true) => Availability::Parked { due: *due },
+                    (false, false) => Availability::InOrder { due: *due },
                 };
                 match cause {
                     Cause::Released => msg.released += 1,
@@ -125,7 +129,7 @@ impl State {
                 let q = self.queue_mut(queue);
                 q.totals.deferred += 1;
                 if let Some(msg) = q.msgs.get_mut(seq) {
-                    msg.place = Place::Deferred;
+                    msg.availability = Availability::Deferred;
                     msg.change(changes, pos);
                 }
                 self.eager(queue, pos);
@@ -144,12 +148,13 @@ impl State {
                 }
                 msg.change(changes, pos);
                 (msg.receives, msg.failed, msg.released, msg.first) = (0, 0, 0, None);
-                (msg.place, msg.at, msg.rests) = (Place::Here { due: 0 }, *at, pos);
+                (msg.availability, msg.at, msg.rests) =
+                    (Availability::InOrder { due: 0 }, *at, pos);
                 msg.entered = pos;
                 msg.dead = None;
                 match why {
                     Why::Dead(dead) => {
-                        (msg.way, msg.dead) = (dead.way.clone(), Some(dead.clone()));
+                        (msg.path, msg.dead) = (dead.path.clone(), Some(dead.clone()));
                         msg.key = dead.key.clone().or(msg.key);
                         // Its topic read it for routing, so its session is known.
                         if matches!(dead.reason, DeadReason::Cycle | DeadReason::Unroutable) {
@@ -157,10 +162,10 @@ impl State {
                         }
                     }
                     Why::Redriven(id) => {
-                        msg.way = Way::default();
+                        msg.path = ForwardingPath::default();
                         msg.message_id = id.clone().or(msg.message_id);
                     }
-                    Why::Forwarded(way) => msg.way = way.clone(),
+                    Why::Forwarded(path) => msg.path = path.clone(),
                     Why::Due => {}
                 }
                 // A scheduled message's time to live begins when it is due; a dead letter's own time to live is
@@ -288,7 +293,7 @@ impl State {
         if q.durable()
             && q.sessioned()
             && let Some(msg) = q.msgs.get(&seq)
-            && matches!(msg.place, Place::Here { .. } | Place::Out(_))
+            && matches!(msg.availability, Availability::InOrder { .. } | Availability::Leased(_))
             && let Some(session) = msg.session.clone()
         {
             let s = q.sessions.entry(session).or_default();
@@ -297,8 +302,8 @@ impl State {
     }
 
     fn unlease(&mut self, queue: &QueueName, seq: u64) -> Option<Lease> {
-        match self.queue(queue).msgs.get(&seq)?.place {
-            Place::Out(token) => self.leases.remove(&token),
+        match self.queue(queue).msgs.get(&seq)?.availability {
+            Availability::Leased(token) => self.leases.remove(&token),
             _ => None,
         }
     }
@@ -333,8 +338,8 @@ impl Queue {
             None => msg.sent.key(dedup.content),
         };
         if let Some(key) = key {
-            let (letter, seq) = (msg.sent.clone(), self.next_seq);
-            let known = Known { letter, seq, at: msg.at, rests };
+            let (sent_message, seq) = (msg.sent.clone(), self.next_seq);
+            let known = Known { sent_message, seq, at: msg.at, rests };
             self.seen.insert((key, session), known);
         }
     }

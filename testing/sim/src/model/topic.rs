@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use malote_engine::journal::Pos;
 use malote_model::{QueueName, QueueSpec, Rule, TopicName, TopicSpec};
 
-use super::{Msg, Place, Queue, State};
+use super::{Availability, Msg, Queue, State};
 
 #[derive(Clone, Debug)]
 pub struct Topic {
@@ -30,7 +30,7 @@ pub struct Via {
 
 /// The path of a message. Queues are identified by name and position of their declaration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Way {
+pub struct ForwardingPath {
     /// Queues in which it was dead-lettered automatically since it was last dead-lettered by a receiver.
     pub died_in: Vec<(QueueName, Pos)>,
     /// The queue in which it was last dead-lettered.
@@ -129,7 +129,7 @@ impl State {
         q.next_seq += again;
         q.totals.sent += again;
         msg.own_expiry = msg.ttl_ms.map(|ttl_ms| at + ttl_ms);
-        (msg.place, msg.at, msg.rests) = (Place::Here { due: 0 }, at, pos);
+        (msg.availability, msg.at, msg.rests) = (Availability::InOrder { due: 0 }, at, pos);
         msg.entered = pos;
         (msg.receives, msg.failed, msg.released, msg.dead) = (0, 0, 0, None);
         for (name, to_seq) in to {

@@ -54,20 +54,20 @@ pub(super) async fn declare(engine: Engine) -> Result<(), EngineError> {
 }
 
 /// A client that holds messages; it holds none once it is dropped.
-struct Hand {
+struct LeaseHolder {
     history: Shared,
     id: u64,
 }
 
-impl Hand {
+impl LeaseHolder {
     fn new(history: &Shared) -> Self {
-        Self { id: history.borrow_mut().new_hand(), history: history.clone() }
+        Self { id: history.borrow_mut().new_holder(), history: history.clone() }
     }
 }
 
-impl Drop for Hand {
+impl Drop for LeaseHolder {
     fn drop(&mut self) {
-        self.history.borrow_mut().drop_hand(self.id);
+        self.history.borrow_mut().drop_holder(self.id);
     }
 }
 
@@ -182,7 +182,7 @@ async fn flood(engine: Engine, history: Shared) {
 
 /// Receives and deletes.
 async fn take(engine: Engine, history: Shared) {
-    let hand = Hand::new(&history);
+    let holder = LeaseHolder::new(&history);
     for _ in 0..1 + below(&history, 4) {
         let max = 1 + below(&history, 5) as u32;
         let wait_ms = below(&history, 2) * 3000;
@@ -193,7 +193,7 @@ async fn take(engine: Engine, history: Shared) {
             Ok(got) => {
                 let now = engine.now();
                 let mut history = history.borrow_mut();
-                got.iter().for_each(|delivery| history.taken(hand.id, delivery, now));
+                got.iter().for_each(|delivery| history.taken(holder.id, delivery, now));
             }
             Err(error) if goes_on(&error) => {}
             Err(_) => return,
@@ -204,7 +204,7 @@ async fn take(engine: Engine, history: Shared) {
 async fn receive(engine: Engine, history: Shared) {
     let queue = [LINE, LINE, PLAIN, RELAXED, NEWS][below(&history, 5) as usize];
     for _ in 0..1 + below(&history, 5) {
-        let hand = Hand::new(&history);
+        let holder = LeaseHolder::new(&history);
         let receive = Receive {
             queue: name(queue),
             max: 1 + below(&history, 4) as u32,
@@ -219,9 +219,9 @@ async fn receive(engine: Engine, history: Shared) {
             Err(error) if goes_on(&error) => continue,
             Err(_) => return,
         };
-        let got = seen(&engine, &history, hand.id, got);
+        let got = seen(&engine, &history, holder.id, got);
         for (which, lease) in got {
-            if settle(&engine, &history, hand.id, which, lease).await.is_err() {
+            if settle(&engine, &history, holder.id, which, lease).await.is_err() {
                 return;
             }
         }
@@ -235,14 +235,14 @@ async fn receive(engine: Engine, history: Shared) {
 fn seen(
     engine: &Engine,
     history: &Shared,
-    hand: u64,
+    holder: u64,
     got: Vec<Delivery>,
 ) -> Vec<(Which, LeaseToken)> {
     let now = engine.now();
     let mut history = history.borrow_mut();
     let has = |delivery: Delivery| {
         let which = Which::of(&delivery.stored.message);
-        let has = history.delivered(hand, &delivery, now);
+        let has = history.delivered(holder, &delivery, now);
         has.then(|| (which, delivery.lease.expect("the message is leased")))
     };
     got.into_iter().filter_map(has).collect()
@@ -252,7 +252,7 @@ fn seen(
 async fn settle(
     engine: &Engine,
     history: &Shared,
-    hand: u64,
+    holder: u64,
     which: Which,
     lease: LeaseToken,
 ) -> Result<(), EngineError> {
@@ -263,7 +263,7 @@ async fn settle(
         1 => Settlement::Abandon { delay_ms: 0, changes },
         2 => Settlement::Release { delay_ms: 0 },
         3 => {
-            history.borrow_mut().unsure(hand, which);
+            history.borrow_mut().unsure(holder, which);
             let renewed = engine.renew(None, vec![lease], Some(LOCK_MS)).await;
             return renewed
                 .map(drop)
@@ -274,11 +274,11 @@ async fn settle(
     let complete = settlement == Settlement::Complete;
     match complete {
         true => history.borrow_mut().completing(which),
-        false => history.borrow_mut().unsure(hand, which),
+        false => history.borrow_mut().unsure(holder, which),
     }
     let each = engine.settle(None, vec![lease], settlement, None).await?;
     if complete {
-        history.borrow_mut().settled(hand, which, each[0].is_ok());
+        history.borrow_mut().settled(holder, which, each[0].is_ok());
     }
     Ok(())
 }
@@ -300,7 +300,7 @@ async fn attach(engine: Engine, history: Shared) {
             exclusive: false,
         };
         match connection.attach(consume).await {
-            Ok(consumer) => consumers.push((consumer, Hand::new(&history))),
+            Ok(consumer) => consumers.push((consumer, LeaseHolder::new(&history))),
             Err(error) if goes_on(&error) => {}
             Err(_) => return,
         }
@@ -316,9 +316,11 @@ async fn attach(engine: Engine, history: Shared) {
             None => return,
         };
         // Deliveries may arrive before the answer to attach.
-        let Some((_, hand)) = consumers.iter().find(|(have, _)| *have == consumer) else { return };
-        for (which, lease) in seen(&engine, &history, hand.id, got) {
-            if settle(&engine, &history, hand.id, which, lease).await.is_err() {
+        let Some((_, holder)) = consumers.iter().find(|(have, _)| *have == consumer) else {
+            return;
+        };
+        for (which, lease) in seen(&engine, &history, holder.id, got) {
+            if settle(&engine, &history, holder.id, which, lease).await.is_err() {
                 return;
             }
         }
@@ -339,7 +341,7 @@ async fn hold(engine: Engine, history: Shared) {
     let queue = [LINE, RELAXED][below(&history, 2) as usize];
     let accepted = connection.accept(name(queue), None, 3000, Some(LOCK_MS)).await;
     let Ok(Some(held)) = accepted else { return };
-    let hand = Hand::new(&history);
+    let holder = LeaseHolder::new(&history);
     let consume = Consume {
         queue: name(queue),
         wants: Wants::Held(held.hold),
@@ -353,8 +355,8 @@ async fn hold(engine: Engine, history: Shared) {
     let Ok(consumer) = connection.attach(consume).await else { return };
     for _ in 0..1 + below(&history, 6) {
         let Some(Outbound::Deliver(_, got)) = outbox.next().await else { return };
-        for (which, lease) in seen(&engine, &history, hand.id, got) {
-            if settle(&engine, &history, hand.id, which, lease).await.is_err() {
+        for (which, lease) in seen(&engine, &history, holder.id, got) {
+            if settle(&engine, &history, holder.id, which, lease).await.is_err() {
                 return;
             }
         }
@@ -362,17 +364,17 @@ async fn hold(engine: Engine, history: Shared) {
             return;
         }
     }
-    let _ = release(&engine, &connection, &history, hand, held.hold).await;
+    let _ = release(&engine, &connection, &history, holder, held.hold).await;
 }
 
 async fn release(
     engine: &Engine,
     connection: &Connection,
     history: &Shared,
-    hand: Hand,
+    holder: LeaseHolder,
     hold: LeaseToken,
 ) -> Result<(), EngineError> {
-    drop(hand);
+    drop(holder);
     match below(history, 3) {
         0 => engine.release_session(None, hold).await,
         1 => {

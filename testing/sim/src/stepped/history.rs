@@ -29,7 +29,7 @@ pub(super) struct Which {
 
 /// A message that a client holds.
 struct Out {
-    hand: u64,
+    holder: u64,
     /// The grant's number: deliveries can reach clients in a different order than they were granted.
     grant: u32,
     /// The lease is certainly valid until this time of the monotonic clock.
@@ -134,48 +134,51 @@ impl History {
         self.refused.extend(these);
     }
 
-    pub(super) fn new_hand(&mut self) -> u64 {
+    pub(super) fn new_holder(&mut self) -> u64 {
         self.next_hand += 1;
         self.next_hand
     }
 
     /// A client ended, and so do its leases.
-    pub(super) fn drop_hand(&mut self, hand: u64) {
-        self.out.retain(|_, out| out.hand != hand);
+    pub(super) fn drop_holder(&mut self, holder: u64) {
+        self.out.retain(|_, out| out.holder != holder);
     }
 
     /// A message reached a client, which holds it until its lease ends. Returns false if the lease may have ended
     /// already; then the client's state is unknown.
-    pub(super) fn delivered(&mut self, hand: u64, delivery: &Delivery, now: Timestamp) -> bool {
+    pub(super) fn delivered(&mut self, holder: u64, delivery: &Delivery, now: Timestamp) -> bool {
         let which = Which::of(&delivery.stored.message);
         let elapsed = self.clocks.elapsed();
-        self.say(format!("{} hand {hand} has {which:?} until {}", now.0, delivery.until.0));
+        self.say(format!("{} holder {holder} has {which:?} until {}", now.0, delivery.until.0));
         self.known(which, now);
         let grant = delivery.receives;
         let other = self.out.get(&which).filter(|out| elapsed < out.safe_until);
         if let Some(other) = other.filter(|other| delivery.until > now || grant > other.grant) {
-            panic!("{which:?} is held by {hand}, and by {} until {}", other.hand, other.safe_until);
+            panic!(
+                "{which:?} is held by {holder}, and by {} until {}",
+                other.holder, other.safe_until
+            );
         }
         if delivery.until <= now {
             self.met.count("stepped: delivered late", 1);
             if self.out.get(&which).is_none_or(|out| out.grant < grant) {
-                self.out.insert(which, Out { hand, grant, safe_until: elapsed });
+                self.out.insert(which, Out { holder, grant, safe_until: elapsed });
             }
             return false;
         }
         self.not_completed(which);
         self.met.count("stepped: delivered", 1);
-        self.check_order(which, hand);
+        self.check_order(which, holder);
         // The core's clock runs at most a tenth too fast while it approaches the wall clock.
         let left = (delivery.until.0 - now.0).saturating_sub(100);
-        self.out.insert(which, Out { hand, grant, safe_until: elapsed + left * 10 / 11 });
+        self.out.insert(which, Out { holder, grant, safe_until: elapsed + left * 10 / 11 });
         true
     }
 
     /// A message reached a client by receive-and-delete.
-    pub(super) fn taken(&mut self, hand: u64, delivery: &Delivery, now: Timestamp) {
+    pub(super) fn taken(&mut self, holder: u64, delivery: &Delivery, now: Timestamp) {
         let which = Which::of(&delivery.stored.message);
-        self.say(format!("{} hand {hand} took {which:?}", now.0));
+        self.say(format!("{} holder {holder} took {which:?}", now.0));
         self.known(which, now);
         self.not_completed(which);
         self.met.count("stepped: taken", 1);
@@ -195,28 +198,28 @@ impl History {
     }
 
     /// All earlier messages of the session are completed or held by the same client.
-    fn check_order(&self, which: Which, hand: u64) {
+    fn check_order(&self, which: Which, holder: u64) {
         if !which.is_ordered() {
             return;
         }
         let mut earlier = self.sent.range(Which { n: 0, ..which }..which);
         let passed = earlier.find(|earlier| {
-            let with = self.out.get(earlier).map(|out| out.hand);
-            !self.completing.contains_key(earlier) && with != Some(hand)
+            let with = self.out.get(earlier).map(|out| out.holder);
+            !self.completing.contains_key(earlier) && with != Some(holder)
         });
-        assert_eq!(passed, None, "{which:?} was delivered to {hand} before an earlier message");
+        assert_eq!(passed, None, "{which:?} was delivered to {holder} before an earlier message");
     }
 
     pub(super) fn completing(&mut self, which: Which) {
         *self.completing.entry(which).or_default() += 1;
     }
 
-    pub(super) fn settled(&mut self, hand: u64, which: Which, ok: bool) {
-        self.say(format!("hand {hand} completed {which:?}: {ok}"));
+    pub(super) fn settled(&mut self, holder: u64, which: Which, ok: bool) {
+        self.say(format!("holder {holder} completed {which:?}: {ok}"));
         if ok {
             self.met.count("stepped: completed", 1);
             assert!(self.completed.insert(which), "{which:?} was completed twice");
-            self.unsure(hand, which);
+            self.unsure(holder, which);
         } else if let Some(count) = self.completing.get_mut(&which) {
             *count -= 1;
             if *count == 0 {
@@ -227,9 +230,9 @@ impl History {
 
     /// A client is about to return a message or to renew its lease, so another client may get it soon. Earlier grants
     /// to the same client may still arrive after this.
-    pub(super) fn unsure(&mut self, hand: u64, which: Which) {
+    pub(super) fn unsure(&mut self, holder: u64, which: Which) {
         let elapsed = self.clocks.elapsed();
-        if let Some(out) = self.out.get_mut(&which).filter(|out| out.hand == hand) {
+        if let Some(out) = self.out.get_mut(&which).filter(|out| out.holder == holder) {
             out.safe_until = elapsed;
         }
     }

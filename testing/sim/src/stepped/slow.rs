@@ -53,8 +53,8 @@ impl Stepped {
         assert!(matches!(asked, Poll::Pending), "the engine has not run yet");
         self.busy_for(RECYCLED);
         let got = self.run(taking).unwrap_or_else(|error| panic!("{error}"));
-        let (hand, now) = (self.history.borrow_mut().new_hand(), engine.now());
-        got.iter().for_each(|delivery| self.history.borrow_mut().taken(hand, delivery, now));
+        let (holder, now) = (self.history.borrow_mut().new_holder(), engine.now());
+        got.iter().for_each(|delivery| self.history.borrow_mut().taken(holder, delivery, now));
         assert_eq!(engine.damaged(), 0, "a taken message could not be read");
         assert!(got.len() >= these.len(), "two messages were sent, but {} were taken", got.len());
         self.met("stepped: read slowly");

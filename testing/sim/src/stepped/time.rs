@@ -7,10 +7,10 @@ use malote_engine::clock::TimeSource;
 
 /// Clones share the clocks.
 #[derive(Clone, Default)]
-pub(super) struct Clocks(Arc<Hands>);
+pub(super) struct Clocks(Arc<ClockState>);
 
 #[derive(Default)]
-struct Hands {
+struct ClockState {
     wall_ms: AtomicU64,
     elapsed_ms: AtomicU64,
 }

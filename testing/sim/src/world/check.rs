@@ -8,11 +8,11 @@ use malote_engine::{QueueFacts, SessionFacts, Stored, read_state};
 use malote_model::{Properties, QueueName, Rule, SessionId};
 
 use super::World;
-use crate::model::{Dead, Letter, Msg, Place};
+use crate::model::{Availability, Dead, Msg, SentMessage};
 
 /// The expected content of a delivered message.
 pub(super) struct Expected {
-    pub(super) sent: Rc<Letter>,
+    pub(super) sent: Rc<SentMessage>,
     pub(super) properties: Properties,
     pub(super) at: u64,
     pub(super) dead: Option<Dead>,
@@ -73,7 +73,7 @@ impl World {
             want.sort_by(|(a, _), (b, _)| a.cmp(b));
             assert_eq!(have, want, "rules of {}", facts.name);
             let inbox = self.model.state.queue(&QueueName::inbox(&facts.name));
-            let later = |msg: &&Msg| matches!(msg.place, Place::Scheduled { .. });
+            let later = |msg: &&Msg| matches!(msg.availability, Availability::Scheduled { .. });
             let scheduled = inbox.msgs.values().filter(later).count() as u64;
             let waiting = inbox.msgs.len() as u64 - scheduled;
             let is = (facts.scheduled, facts.waiting, facts.totals.copies, facts.spec);
@@ -90,20 +90,22 @@ impl World {
         assert_eq!(have, want, "the messages of {name}");
         let written = self.journal.marks.written();
         for (p, (seq, msg)) in peeked.iter().zip(&q.msgs) {
-            let (state, due) = match msg.place {
-                Place::Here { due } | Place::Parked { due } if due > now => {
+            let (state, due) = match msg.availability {
+                Availability::InOrder { due } | Availability::Parked { due } if due > now => {
                     (MessageState::Delayed, Some(due))
                 }
-                Place::Here { .. } | Place::Parked { .. } => (MessageState::Ready, None),
-                Place::Scheduled { due } => (MessageState::Scheduled, Some(due)),
-                Place::Out(_) => (MessageState::Locked, None),
-                Place::Deferred => (MessageState::Deferred, None),
+                Availability::InOrder { .. } | Availability::Parked { .. } => {
+                    (MessageState::Ready, None)
+                }
+                Availability::Scheduled { due } => (MessageState::Scheduled, Some(due)),
+                Availability::Leased(_) => (MessageState::Locked, None),
+                Availability::Deferred => (MessageState::Deferred, None),
             };
-            let deferred = match msg.place {
-                Place::Out(token) => {
+            let deferred = match msg.availability {
+                Availability::Leased(token) => {
                     self.model.state.leases.get(&token).is_some_and(|lease| lease.deferred)
                 }
-                place => place == Place::Deferred,
+                availability => availability == Availability::Deferred,
             };
             let is = (p.state, p.due.map(|due| due.0), p.receives, p.failed, p.deferred);
             let want = (state, due, msg.receives, msg.failed, deferred);
@@ -123,13 +125,14 @@ impl World {
     pub(super) fn check_facts(&self, name: &QueueName, facts: &QueueFacts) {
         let now = self.now;
         let q = self.model.state.queue(name);
-        let count =
-            |of: &dyn Fn(&Place) -> bool| q.msgs.values().filter(|m| of(&m.place)).count() as u64;
-        let waits = |place: &Place| matches!(place, Place::Here { due } | Place::Parked { due } if *due > now);
-        let locked = count(&|p| matches!(p, Place::Out(_)));
+        let count = |of: &dyn Fn(&Availability) -> bool| {
+            q.msgs.values().filter(|m| of(&m.availability)).count() as u64
+        };
+        let waits = |availability: &Availability| matches!(availability, Availability::InOrder { due } | Availability::Parked { due } if *due > now);
+        let locked = count(&|p| matches!(p, Availability::Leased(_)));
         let delayed = count(&waits);
-        let scheduled = count(&|p| matches!(p, Place::Scheduled { .. }));
-        let deferred = count(&|p| *p == Place::Deferred);
+        let scheduled = count(&|p| matches!(p, Availability::Scheduled { .. }));
+        let deferred = count(&|p| *p == Availability::Deferred);
         let ready = q.msgs.len() as u64 - locked - delayed - scheduled - deferred;
         let is = [facts.ready, facts.locked, facts.delayed, facts.scheduled, facts.deferred];
         assert_eq!(
@@ -189,9 +192,9 @@ impl World {
             let places = |msg: &Msg| !msg.aside(now);
             let known = q.sessions.get(&id).is_some_and(|s| s.hold.is_some() || s.state.is_some());
             let messages = q.line(&id).filter(|(_, msg)| places(msg)).count() as u64;
-            let aside = q
-                .line(&id)
-                .any(|(_, m)| m.aside(now) && !matches!(m.place, Place::Scheduled { .. }));
+            let aside = q.line(&id).any(|(_, m)| {
+                m.aside(now) && !matches!(m.availability, Availability::Scheduled { .. })
+            });
             let Some(facts) = facts.get(&id) else {
                 assert!(!known && messages == 0 && !aside, "session {id} of {name} is missing");
                 continue;

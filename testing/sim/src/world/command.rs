@@ -8,15 +8,15 @@ use malote_engine::{EncodedMessage, StateChange};
 use malote_model::{Address, QueueName, Timestamp};
 
 use crate::decide::{Ask, REDRIVE, TopicAsk};
-use crate::model::Letter;
+use crate::model::SentMessage;
 
 pub(super) fn command_of(ask: &Ask) -> Command {
-    let outgoing = |items: Vec<(Address, Rc<Letter>)>| -> Vec<(Address, EncodedMessage)> {
-        let outgoing = |(to, letter): (Address, Rc<Letter>)| {
+    let outgoing = |items: Vec<(Address, Rc<SentMessage>)>| -> Vec<(Address, EncodedMessage)> {
+        let outgoing = |(to, sent_message): (Address, Rc<SentMessage>)| {
             let outgoing = match to {
-                Address::Queue(_) => letter.outgoing.clone(),
+                Address::Queue(_) => sent_message.outgoing.clone(),
                 Address::Topic(_) => {
-                    EncodedMessage::to_topic(letter.message.clone(), letter.id_given)
+                    EncodedMessage::to_topic(sent_message.message.clone(), sent_message.id_given)
                         .unwrap_or_else(|refusal| panic!("invalid message: {refusal}"))
                 }
             };

@@ -11,7 +11,7 @@ use malote_model::{
 
 use super::World;
 use crate::decide::Ask;
-use crate::model::{Letter, Place};
+use crate::model::{Availability, SentMessage};
 
 /// More than an index block holds.
 const MANY: u64 = 4_300;
@@ -63,13 +63,13 @@ impl World {
         while sent < count {
             let batch: Vec<_> = (sent..(sent + BATCH).min(count)).collect();
             sent += batch.len() as u64;
-            let letter = |n: u64| {
+            let sent_message = |n: u64| {
                 let message_id = Some(format!("{queue} {n}"));
                 let mut message = Message { message_id, ..Message::default() };
                 each(n, &mut message);
-                (name(queue).into(), Rc::new(Letter::new(message, false)))
+                (name(queue).into(), Rc::new(SentMessage::new(message, false)))
             };
-            let items = batch.into_iter().map(letter).collect();
+            let items = batch.into_iter().map(sent_message).collect();
             self.turn(vec![(0, Ask::Send { items })]);
             self.flush();
             self.make_room();
@@ -98,8 +98,8 @@ impl World {
             self.make_room();
         }
         let q = self.model.state.queue(&name("crowd"));
-        let out = q.msgs.values().filter_map(|msg| match msg.place {
-            Place::Out(token) => Some(token),
+        let out = q.msgs.values().filter_map(|msg| match msg.availability {
+            Availability::Leased(token) => Some(token),
             _ => None,
         });
         let mut leases: Vec<_> = out.collect();

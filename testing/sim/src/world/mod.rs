@@ -401,12 +401,12 @@ impl World {
         let (mut groups, mut out) = self.call(|turn| turn.expire());
         // Many due actions are spread over several turns, which follow at once.
         while self.core.next_wake().is_some_and(|wake| wake.0 <= now) {
-            let (more, told) = self.call(|turn| turn.expire());
-            if more.is_empty() && told.is_empty() {
+            let (more, outputs) = self.call(|turn| turn.expire());
+            if more.is_empty() && outputs.is_empty() {
                 break;
             }
             groups.extend(more);
-            out.extend(told);
+            out.extend(outputs);
         }
         let left = self.model.expire(now, &groups, !self.tight);
         self.take_in(out, None, &groups, groups.len());
@@ -674,10 +674,10 @@ impl World {
             need.written
         );
         self.receivers.heard(number, &effect);
-        self.told(effect, expected);
+        self.check_output(effect, expected);
     }
 
-    fn told(&mut self, to: Effect, expected: Vec<Expected>) {
+    fn check_output(&mut self, to: Effect, expected: Vec<Expected>) {
         format!("{to:?}").hash(&mut self.hasher);
         self.say(|| format!("  sent {to:?}"));
         match to {

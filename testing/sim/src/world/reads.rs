@@ -8,7 +8,7 @@ use malote_model::{Changes, QueueName, Refusal, Seq, Settlement, TopicName, Valu
 
 use super::{LOOK, World};
 use crate::decide::Ask;
-use crate::model::Place;
+use crate::model::Availability;
 
 /// A message with more records than this is rewritten as one.
 const DEPTH_MAX: u64 = 64;
@@ -116,7 +116,8 @@ impl World {
     pub(super) fn deepen(&mut self) {
         let queues = self.model.state.queues.iter().filter(|(_, q)| !q.sessioned());
         let deferred = queues.flat_map(|(name, q)| {
-            let deferred = q.msgs.iter().filter(|(_, msg)| msg.place == Place::Deferred);
+            let deferred =
+                q.msgs.iter().filter(|(_, msg)| msg.availability == Availability::Deferred);
             deferred.map(|(&seq, _)| (name.clone(), seq))
         });
         let Some((queue, seq)) = deferred.last() else { return };
@@ -132,7 +133,7 @@ impl World {
             };
             self.turn_at_once(vec![(0, ask)]);
             let msg = self.model.state.queues.get(&queue).and_then(|q| q.msgs.get(&seq));
-            let Some(Place::Out(token)) = msg.map(|msg| msg.place) else { return };
+            let Some(Availability::Leased(token)) = msg.map(|msg| msg.availability) else { return };
             let mut changes = Changes::default();
             changes.properties.set("p0", Value::U64(n));
             let (leases, settlement) = (vec![token], Settlement::Defer { changes });

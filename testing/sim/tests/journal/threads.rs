@@ -29,7 +29,7 @@ fn poisoned_at(nth: u64, write: bool) {
     disk.set_faults(Faults { sync_fails_in, write_fails_in, ..Faults::default() });
 
     let released = Arc::new(AtomicU64::new(0));
-    let (count, (poisoned, told)) = (released.clone(), channel());
+    let (count, (poisoned, failures)) = (released.clone(), channel());
     let callbacks = Callbacks {
         written: Box::new(|_| {}),
         durable: Box::new(move |batch: Vec<u64>| {
@@ -52,9 +52,9 @@ fn poisoned_at(nth: u64, write: bool) {
         }
     }
     assert_eq!(stopped, Some(Stopped));
-    assert!(told.recv().unwrap().contains("simulated"));
+    assert!(failures.recv().unwrap().contains("simulated"));
     drop(pipeline);
-    assert!(told.try_recv().is_err(), "the failure was reported twice");
+    assert!(failures.try_recv().is_err(), "the failure was reported twice");
 
     // After power loss as well, everything that was released still exists.
     let after = disk.crashed(&mut malote_sim::rng::Rng::new(nth));

@@ -18,7 +18,7 @@ pub(super) fn cpu_seconds(pid: u32) -> Result<f64> {
     Ok(ticks as f64 / TICKS_PER_SECOND)
 }
 
-/// Resident memory.
+/// The resident memory of a process.
 pub(super) fn memory_bytes(pid: u32) -> Result<u64> {
     let mut bytes = 0;
     for pid in with_children(pid) {

@@ -29,8 +29,8 @@ use super::publish::Publication;
 use super::topology::QueueTopology;
 use super::tracked_channel::TrackedChannel;
 use super::{RabbitContext, now_us, refused};
-use crate::backoff::Backoff;
 use crate::broker::{BrokerError, SessionHold, Source};
+use crate::retry_delay::RetryDelay;
 use crate::system::{self, millis};
 
 /// How long to wait for first messages after consuming began, before no session counts as ready.
@@ -187,7 +187,7 @@ impl PartitionedQueue {
         let until = Instant::now() + wait.max(NAMED_WAIT_MIN);
         self.wait_for_partitions().await?;
         let mut owner_probe = OwnerProbe::new(self);
-        let mut backoff = Backoff::new(PROBE_FIRST, PROBE_MAX);
+        let mut backoff = RetryDelay::new(PROBE_FIRST, PROBE_MAX);
         loop {
             let accepted = self.state.lock().take_named(&id, None);
             let pause = backoff.pause();

@@ -17,13 +17,13 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{LOST_ATTEMPTS_MAX, PartitionedQueue, PartitionedState, SessionEntry, SessionMessage};
-use crate::backoff::Backoff;
 use crate::broker::BrokerError;
 use crate::rabbitmq::connection::await_answer;
 use crate::rabbitmq::convert::{DecodedDelivery, InboundMessage, decode_delivery};
 use crate::rabbitmq::delay_queues;
 use crate::rabbitmq::settle::dead_letter;
 use crate::rabbitmq::tracked_channel::TrackedChannel;
+use crate::retry_delay::RetryDelay;
 
 /// How long partitions are kept without demand: a worker between two sessions needs them again.
 const LINGER: Duration = Duration::from_millis(250);
@@ -81,7 +81,7 @@ enum SupervisorStep {
 }
 
 pub(super) async fn supervise(partitioned: Weak<PartitionedQueue>, wakeup: Arc<Notify>) {
-    let (mut backoff, mut failures) = (Backoff::new(RETRY_FIRST, RETRY_MAX), 0);
+    let (mut backoff, mut failures) = (RetryDelay::new(RETRY_FIRST, RETRY_MAX), 0);
     let mut member = Membership::default();
     loop {
         let Some(queue) = partitioned.upgrade() else { return };
@@ -185,7 +185,7 @@ impl PartitionedQueue {
         let consumer = match self.consume(&tracked, number).await {
             Ok(consumer) => consumer,
             Err(error) => {
-                // The server may still start the consumer, whose messages nobody would receive.
+                // The server may still start the consumer, whose messages would not be received.
                 tokio::spawn(async move { tracked.close().await });
                 return Err(error);
             }

@@ -18,11 +18,10 @@ pub(in super::super) type Reply<T> = oneshot::Sender<T>;
 
 /// The use of a link.
 pub(in super::super) enum LinkPurpose {
-    /// Sends messages.
     Sender,
     /// Receives messages into this channel. Credit never exceeds the room in it.
     Receiver(mpsc::Sender<Incoming>),
-    /// Receives responses.
+    /// Receives the responses of a node.
     Responses,
 }
 

@@ -112,7 +112,7 @@ impl AmqpDriver {
                 unwritten = self.amqp.take_output();
             }
             if self.amqp.is_finished() {
-                // Best effort: nobody waits for the last bytes.
+                // Best effort: no caller waits for the last bytes.
                 let last = async {
                     writer.write_all(&unwritten).await?;
                     writer.write_all(&self.amqp.take_output()).await?;

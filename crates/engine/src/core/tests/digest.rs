@@ -4,7 +4,7 @@ use malote_model::{QueueName, QueueSpec, Timestamp, TopicName};
 
 use super::world::World;
 use crate::core::Core;
-use crate::core::queue::MessageStatus;
+use crate::core::tracked::MessageStatus;
 use crate::event::{Event, QueueId};
 use crate::journal::{Pos, Replay};
 

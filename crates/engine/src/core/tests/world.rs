@@ -21,6 +21,7 @@ use crate::command::*;
 use crate::core::{Core, Effect, Output, Turn};
 use crate::disk::OsDisk;
 use crate::event::{Event, LeasedEvent};
+use crate::facts::Totals;
 use crate::journal::{FRAME_HEADER_BYTES, Options, Pos, ReadMode, Recovered, Replay, recover};
 
 pub(super) struct World {

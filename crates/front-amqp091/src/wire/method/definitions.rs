@@ -221,13 +221,11 @@ methods! {
         Nack as BasicNack = 120 { delivery_tag: u64, multiple: bool, requeue: bool, }
     }
 
-    /// Publisher confirms.
     confirm = 85 {
         Select as ConfirmSelect = 10 { no_wait: bool, }
         SelectOk as ConfirmSelectOk = 11 {}
     }
 
-    /// Transactions.
     tx = 90 {
         Select as TxSelect = 10 {}
         SelectOk as TxSelectOk = 11 {}

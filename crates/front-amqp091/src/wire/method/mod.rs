@@ -146,7 +146,6 @@ macro_rules! methods {
             }
         )*
 
-        /// Any method.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum Method { $($( $variant($module::$name), )*)* }
 

@@ -33,7 +33,7 @@ pub enum TableError {
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct FieldTable(Bytes);
 
-/// A table in bytes of somebody else.
+/// A table in borrowed bytes.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub struct TableRef<'a>(&'a [u8]);
 

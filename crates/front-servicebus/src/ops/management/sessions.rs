@@ -12,7 +12,7 @@ use crate::refusal::{LockKind, engine_error, refusal_error, servicebus};
 use crate::wire::session::session_text;
 use crate::wire::timestamp;
 
-/// 9999-12-31T23:59:59Z.
+/// 9999-12-31T23:59:59Z, the latest time that clients accept.
 const LAST_MOMENT_MS: i64 = 253_402_300_799_000;
 
 pub(super) async fn renew(context: &ManagementContext<'_>) -> OperationResult {

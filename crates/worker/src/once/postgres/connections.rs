@@ -20,7 +20,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Connecting = Pin<Box<dyn Future<Output = Result<PgConnection, tokio_postgres::Error>> + Send>>;
 
-/// Opens connections.
 pub(super) type Connector = Arc<dyn Fn() -> Connecting + Send + Sync>;
 
 /// A connection and the task that drives it.

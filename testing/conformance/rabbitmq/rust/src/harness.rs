@@ -80,11 +80,11 @@ pub async fn within<T>(future: impl Future<Output = T>) -> Result<T> {
 /// It must have failed, with this code and a text that has this part.
 pub fn is_refused(result: lapin::Result<()>, code: u16, text: &str) -> Result<()> {
     let error = result.err().context("it was not refused")?;
-    let ErrorKind::ProtocolError(told) = error.kind() else {
+    let ErrorKind::ProtocolError(reply) = error.kind() else {
         bail!("{code} expected, not {error}")
     };
-    ensure!(told.get_id() == code, "{code} expected, not {told}");
-    ensure!(told.get_message().as_str().contains(text), "{text:?} is not in {told}");
+    ensure!(reply.get_id() == code, "{code} expected, not {reply}");
+    ensure!(reply.get_message().as_str().contains(text), "{text:?} is not in {reply}");
     Ok(())
 }
 

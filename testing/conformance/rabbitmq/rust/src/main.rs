@@ -237,8 +237,8 @@ async fn dead_letters(broker: Broker) -> Result<()> {
             0 => vec![],
             _ => vec![format!("{retry} expired {attempt}"), format!("{work} rejected {attempt}")],
         };
-        let told = deaths(&got.properties);
-        ensure!(told == wanted, "{told:?} is not {wanted:?}");
+        let found = deaths(&got.properties);
+        ensure!(found == wanted, "{found:?} is not {wanted:?}");
         channel.basic_reject(got.delivery_tag, BasicRejectOptions { requeue: false }).await?;
     }
     Ok(())

@@ -44,9 +44,9 @@ func overTLS() *admin.Client {
 
 // status checks that the error is a refusal with this status.
 func status(what string, err error, wanted int) {
-	var told *azcore.ResponseError
-	That(errors.As(err, &told), "%s: expected a refusal, got %v", what, err)
-	Same(what, told.StatusCode, wanted)
+	var described *azcore.ResponseError
+	That(errors.As(err, &described), "%s: expected a refusal, got %v", what, err)
+	Same(what, described.StatusCode, wanted)
 }
 
 func queuesAreAdministered() {
@@ -64,16 +64,16 @@ func queuesAreAdministered() {
 	Must(client.CreateQueue(ctx, name, &admin.CreateQueueOptions{Properties: properties}))
 	_, err := client.CreateQueue(ctx, name, nil)
 	status("made again", err, http.StatusConflict)
-	told := Must(client.GetQueue(ctx, name, nil))
-	Same("lock", *told.LockDuration, "PT20S")
-	Same("deliveries", *told.MaxDeliveryCount, 4)
-	Same("metadata", *told.UserMetadata, "<m> & more")
-	Same("sessions", *told.RequiresSession, true)
-	told.MaxDeliveryCount = To(int32(5))
-	changed := Must(client.UpdateQueue(ctx, name, told.QueueProperties, nil))
+	described := Must(client.GetQueue(ctx, name, nil))
+	Same("lock", *described.LockDuration, "PT20S")
+	Same("deliveries", *described.MaxDeliveryCount, 4)
+	Same("metadata", *described.UserMetadata, "<m> & more")
+	Same("sessions", *described.RequiresSession, true)
+	described.MaxDeliveryCount = To(int32(5))
+	changed := Must(client.UpdateQueue(ctx, name, described.QueueProperties, nil))
 	Same("changed", *changed.MaxDeliveryCount, 5)
-	told.RequiresSession = To(false)
-	_, err = client.UpdateQueue(ctx, name, told.QueueProperties, nil)
+	described.RequiresSession = To(false)
+	_, err = client.UpdateQueue(ctx, name, described.QueueProperties, nil)
 	status("sessions later", err, http.StatusBadRequest)
 	facts := Must(client.GetQueueRuntimeProperties(ctx, name, nil))
 	Same("messages", facts.TotalMessageCount, 0)
@@ -96,10 +96,10 @@ func topicsAreAdministered() {
 	client, name := overTLS(), fmt.Sprintf("go-topic-%d", os.Getpid())
 	properties := &admin.TopicProperties{UserMetadata: To("t"), DefaultMessageTimeToLive: To("PT1H")}
 	Must(client.CreateTopic(ctx, name, &admin.CreateTopicOptions{Properties: properties}))
-	told := Must(client.GetTopic(ctx, name, nil))
-	Same("metadata", *told.UserMetadata, "t")
-	told.UserMetadata = To("u")
-	Same("changed", *Must(client.UpdateTopic(ctx, name, told.TopicProperties, nil)).UserMetadata, "u")
+	described := Must(client.GetTopic(ctx, name, nil))
+	Same("metadata", *described.UserMetadata, "t")
+	described.UserMetadata = To("u")
+	Same("changed", *Must(client.UpdateTopic(ctx, name, described.TopicProperties, nil)).UserMetadata, "u")
 	options := &admin.CreateSubscriptionOptions{Properties: &admin.SubscriptionProperties{LockDuration: To("PT15S")}}
 	Must(client.CreateSubscription(ctx, name, "s", options))
 	subscription := Must(client.GetSubscription(ctx, name, "s", nil))
@@ -121,9 +121,9 @@ func rulesAreAdministered() {
 	first := &admin.RuleProperties{Name: "first", Filter: sql, Action: &admin.SQLAction{Expression: "SET b = 1"}}
 	options := &admin.CreateSubscriptionOptions{Properties: &admin.SubscriptionProperties{DefaultRule: first}}
 	Must(client.CreateSubscription(ctx, name, "s", options))
-	told := Must(client.GetRule(ctx, name, "s", "first", nil))
-	Same("filter", told.Filter, admin.RuleFilter(sql))
-	Same("action", told.Action, admin.RuleAction(first.Action))
+	described := Must(client.GetRule(ctx, name, "s", "first", nil))
+	Same("filter", described.Filter, admin.RuleFilter(sql))
+	Same("action", described.Action, admin.RuleAction(first.Action))
 	values := map[string]any{"text": "a<b", "number": 1.5, "yes": true}
 	correlation := &admin.CorrelationFilter{Subject: To("news"), ApplicationProperties: values}
 	Must(client.CreateRule(ctx, name, "s", &admin.CreateRuleOptions{Name: To("second"), Filter: correlation}))

@@ -67,11 +67,11 @@ func API(method, path string, body any) map[string]any {
 	defer func() { _ = answer.Body.Close() }()
 	text = Must(io.ReadAll(answer.Body))
 	That(answer.StatusCode < 300, "%s %s: %d %s", method, path, answer.StatusCode, text)
-	told := map[string]any{}
+	decoded := map[string]any{}
 	if len(text) > 0 {
-		Check(json.Unmarshal(text, &told))
+		Check(json.Unmarshal(text, &decoded))
 	}
-	return told
+	return decoded
 }
 
 var queues atomic.Int64
@@ -123,9 +123,9 @@ func Must[T any](value T, err error) T {
 
 // Refused checks that the error has this code.
 func Refused(what string, err error, code bus.Code) {
-	var told *bus.Error
-	That(errors.As(err, &told), "%s: expected a client error, got %v", what, err)
-	Same(what+": code", told.Code, code)
+	var clientError *bus.Error
+	That(errors.As(err, &clientError), "%s: expected a client error, got %v", what, err)
+	Same(what+": code", clientError.Code, code)
 }
 
 // RefusedAs checks that the error contains this text.

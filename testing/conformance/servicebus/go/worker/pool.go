@@ -55,7 +55,7 @@ func (p *Pool) one(ctx context.Context, worker int) {
 	receiver, err := p.Client.AcceptNextSessionForQueue(accepting, p.Queue, nil)
 	done()
 	if err != nil {
-		p.told("accepting", err)
+		p.logUnlessEmpty("accepting", err)
 		return
 	}
 	session := receiver.SessionID()
@@ -84,7 +84,7 @@ func (p *Pool) work(ctx context.Context, worker int, receiver *bus.SessionReceiv
 		}
 		if len(messages) == 0 {
 			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-				p.told("receiving", err)
+				p.logUnlessEmpty("receiving", err)
 				return
 			}
 			idle++
@@ -96,7 +96,7 @@ func (p *Pool) work(ctx context.Context, worker int, receiver *bus.SessionReceiv
 				return
 			}
 			if err := p.settle(worker, receiver, message); err != nil {
-				p.told("settling", err)
+				p.logUnlessEmpty("settling", err)
 				return
 			}
 		}
@@ -127,8 +127,8 @@ func (p *Pool) renew(ctx context.Context, receiver *bus.SessionReceiver) {
 	}
 }
 
-// told ignores errors that only mean that there was no message.
-func (p *Pool) told(what string, err error) {
+// logUnlessEmpty ignores errors that only mean that there was no message.
+func (p *Pool) logUnlessEmpty(what string, err error) {
 	var known *bus.Error
 	none := errors.As(err, &known) && known.Code == bus.CodeTimeout
 	if !none && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {

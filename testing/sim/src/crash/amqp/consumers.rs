@@ -163,7 +163,7 @@ impl Worker<'_> {
             return Ok(Next::Go);
         };
         self.open.push((tag, name));
-        // At the end, nobody leaves or requeues any more.
+        // At the end, no consumer leaves or requeues any more.
         let calm = self.load.shared.is_paused();
         let chance = rng.below(200);
         match self.role {

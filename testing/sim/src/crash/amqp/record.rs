@@ -88,8 +88,9 @@ impl Record {
                 history.violation("wrong flag", how);
             }
             (false, true) if lost.is_none_or(|lost| lost < *published) => {
-                let how =
-                    format!("{name} has `redelivered`, although nobody can have got it before");
+                let how = format!(
+                    "{name} has `redelivered`, although no consumer can have received it before"
+                );
                 history.violation("wrong flag", how);
             }
             (false, true) => count(&self.unseen),

@@ -126,10 +126,10 @@ final class Processors {
     private static ServiceBusProcessorClient pump(String queue, Book book, int atOnce, int prefetch, long ms) {
         return builder().sessionProcessor().queueName(queue).maxConcurrentSessions(atOnce).maxConcurrentCalls(1)
             .prefetchCount(prefetch).sessionIdleTimeout(Duration.ofSeconds(2)).maxAutoLockRenewDuration(Duration.ofMinutes(5))
-            .processMessage(context -> book.handle(context, ms)).processError(Processors::told).buildProcessorClient();
+            .processMessage(context -> book.handle(context, ms)).processError(Processors::logError).buildProcessorClient();
     }
 
-    private static void told(ServiceBusErrorContext context) {
+    private static void logError(ServiceBusErrorContext context) {
         System.err.println(context.getErrorSource() + ": " + context.getException());
     }
 

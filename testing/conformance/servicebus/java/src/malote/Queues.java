@@ -169,11 +169,11 @@ final class Queues {
         send(builder, queue, text("x").setMessageId("m"));
         try (var receiver = receiver(builder, queue); var dead = grave(builder, queue)) {
             receiver.deadLetter(one(receiver), new DeadLetterOptions().setDeadLetterReason("bad")
-                .setDeadLetterErrorDescription("very bad").setPropertiesToModify(Map.of("more", "told")));
+                .setDeadLetterErrorDescription("very bad").setPropertiesToModify(Map.of("more", "changed")));
             ServiceBusReceivedMessage got = one(dead);
             same("why", List.of(got.getDeadLetterReason(), got.getDeadLetterErrorDescription(), got.getMessageId()),
                 List.of("bad", "very bad", "m"));
-            same("property", got.getApplicationProperties().get("more"), "told");
+            same("property", got.getApplicationProperties().get("more"), "changed");
             dead.complete(got);
         }
     }
