@@ -17,6 +17,7 @@ use malote_front_http::{
 use malote_front_servicebus as servicebus;
 use malote_front_sqs::Sqs;
 use malote_model::{Access, Audit, AuditEntry, AuditProtocol, CallerKind, Principal, WebGuard};
+use malote_wire_native::overview::Endpoint;
 
 use crate::audit::AuditLog;
 use crate::credentials::{CREDENTIALS_FILE, CredentialsError, KeyKind, Store};
@@ -235,6 +236,7 @@ pub async fn serve(
     let on_management = management_alone(&api, &management);
     let manage = Port::open("rabbitmq-management", listen, on_management, admission).await?;
     management.set_listeners(rabbitmq_listeners(&settings, [&amqp, &amqps, &manage]));
+    api.set_endpoints(endpoints(&settings, [&http, &queues, &amqp, &amqps, &admin, &manage]));
     let ports = [http, queues, amqp, amqps, admin, manage];
     if ports.iter().all(Option::is_none) {
         return Err(ServeError::NothingToServe);
@@ -467,6 +469,16 @@ fn rabbitmq_listeners(
     ports.filter_map(listener).collect()
 }
 
+/// The open ports, for the dashboard.
+fn endpoints(settings: &Settings, ports: [&Option<Port>; 6]) -> Vec<Endpoint> {
+    let endpoint = |port: &Port| Endpoint {
+        protocol: port.front().to_owned(),
+        address: port.local_addr().to_string(),
+        tls: settings.tls.required || port.front() == "amqps",
+    };
+    ports.into_iter().flatten().map(endpoint).collect()
+}
+
 /// The AMQP port: AMQP 1.0, AMQP over WebSocket, and the administration API over HTTP.
 fn amqp(
     api: &Api,
@@ -533,6 +545,7 @@ fn greeting(
     let mut lines = vec![format!("Malote {} is ready.", env!("CARGO_PKG_VERSION"))];
     if let Some(url) = http.map(url) {
         let also = format!("health {url}/readyz, metrics {url}/metrics");
+        lines.push(format!("  dashboard  {url}/"));
         lines.push(format!("  HTTP API   {url}/api/v1   ({also})"));
     }
     let open = store.is_open();
