@@ -38,7 +38,7 @@ export function open({ query: given, update, navigate }) {
   function list(records) {
     if (records.length === 0) return empty("No records", "Logins and administrative operations appear here.");
     return html`
-      <div class="table-wrap">
+      <div class="table-wrap" tabindex="0" role="region" aria-label="Records">
         <table class="list">
           <thead>
             <tr>

@@ -129,7 +129,7 @@ impl File {
 }
 
 /// The routes of the dashboard. They are no part of the API.
-pub(crate) fn router(_: &Api) -> Router<Api> {
+pub(crate) fn router() -> Router<Api> {
     Router::new().route("/", get(page)).route("/ui/{*path}", get(file))
 }
 

@@ -148,7 +148,7 @@ pub fn router(api: Api) -> Router {
     }
     router
         .layer(middleware::from_fn_with_state(api.clone(), around))
-        .merge(dashboard::router(&api))
+        .merge(dashboard::router())
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .with_state(api)

@@ -19,6 +19,8 @@ use crate::convert;
 
 /// Shortest time between two steps.
 pub(crate) const REFRESH_EVERY: Duration = Duration::from_secs(1);
+/// Counts of a reader that left earlier than this are not shown to the next one.
+const STALE_AFTER: Duration = Duration::from_secs(5);
 /// Pages of 256 queues that one step reads.
 const PAGES_PER_STEP: usize = 8;
 /// Rates are averages over this time.
@@ -73,7 +75,7 @@ struct Past {
 }
 
 impl Watch {
-    /// The newest complete counts. Only the first call reads all queues at once.
+    /// The newest complete counts. Only the first call, or the first after a while, reads all queues at once.
     pub(crate) async fn snapshot(
         &self,
         engine: &Engine,
@@ -84,6 +86,11 @@ impl Watch {
             && at.elapsed() < REFRESH_EVERY
         {
             return Ok(latest.clone());
+        }
+        if pass.stepped_at.is_some_and(|at| at.elapsed() > STALE_AFTER) {
+            // Nobody read for a while: counts from then are worse than waiting for a whole pass.
+            pass.latest = None;
+            pass.partial.clear();
         }
         let mut pages = 0;
         loop {
@@ -224,6 +231,30 @@ mod tests {
         passes.partial = vec![new];
         let snapshot = passes.complete(Timestamp(1000), &History::default());
         assert_eq!(snapshot.queues[0].rates.sent, 0.0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_step_reads_a_bounded_number_of_queues() {
+        let dir = tempfile::tempdir().unwrap();
+        let (engine, _running) = Engine::open(malote_engine::Settings::at(dir.path())).unwrap();
+        let (watch, history) = (Watch::default(), History::default());
+        let step = PAGES_PER_STEP * limits::LIST_MAX;
+        let declare = async |n: usize| {
+            let name = QueueName::new(&format!("q{n:05}")).unwrap();
+            engine.declare(name, malote_model::QueueSpec::default()).await.unwrap();
+        };
+        futures_util::future::join_all((0..=step).map(&declare)).await;
+        let seen = async || watch.snapshot(&engine, &history).await.unwrap().queues.len();
+        assert_eq!(seen().await, step + 1, "the first reader waits for all queues");
+        declare(step + 1).await;
+        assert_eq!(seen().await, step + 1, "within a second, nothing is read");
+        tokio::time::advance(REFRESH_EVERY).await;
+        assert_eq!(seen().await, step + 1, "the pass is not complete");
+        tokio::time::advance(REFRESH_EVERY).await;
+        assert_eq!(seen().await, step + 2);
+        declare(step + 2).await;
+        tokio::time::advance(STALE_AFTER * 2).await;
+        assert_eq!(seen().await, step + 3, "old counts are not shown");
     }
 
     #[test]
