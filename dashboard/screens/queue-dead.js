@@ -68,10 +68,12 @@ export function open({ name, update, now, row, query }) {
       wide: true,
       view: () => html`
         <p class="dim">
-          The corrected message replaces the dead letter in one step, and keeps a link to the original. Fields that are
-          not shown stay as they are.
+          The corrected message replaces the dead letter in one step. Fields that are not shown stay as they are.
         </p>
-        <label><span>To</span><input name="to" value=${message.dead_letter?.from ?? name} required spellcheck="false" /></label>
+        <div class="fields">
+          <label><span>To</span><input name="to" value=${message.dead_letter?.from ?? name} required spellcheck="false" /></label>
+          <label><span>Id, which links it to the original</span><input name="id" value=${message.id ?? ""} placeholder="a new one" spellcheck="false" /></label>
+        </div>
         <label>
           <span>Properties as JSON</span>
           <textarea name="properties" rows="3" spellcheck="false" .defaultValue=${JSON.stringify(message.properties ?? {}, null, 2)}></textarea>
@@ -84,6 +86,7 @@ export function open({ name, update, now, row, query }) {
       run: async (form) => {
         const copy = {};
         for (const field of KEPT) if (message[field] !== undefined) copy[field] = message[field];
+        if (form.get("id").trim()) copy.id = form.get("id").trim();
         let properties;
         try {
           properties = JSON.parse(form.get("properties") || "{}");
@@ -93,8 +96,9 @@ export function open({ name, update, now, row, query }) {
         if (Object.keys(properties).length) copy.properties = properties;
         if (body === undefined) copy.body_base64 = form.get("body");
         else copy.body = form.get("body").replaceAll("\r\n", "\n");
-        await post(path("queues", name, "dead-letters", String(message.seq), "resend"), { message: copy, to: form.get("to").trim() });
-        notice("The corrected message is sent");
+        const asked = { message: copy, to: form.get("to").trim() };
+        const sent = await post(path("queues", name, "dead-letters", String(message.seq), "resend"), asked);
+        notice(sent.duplicate ? `The queue has this message already, with number ${sent.seq}` : "The corrected message is sent");
         await load();
       },
     });

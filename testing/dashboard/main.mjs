@@ -88,6 +88,7 @@ async function createPublishWatchFailInspectEditAndResend({ page, api }) {
   await until("the filter", async () => (await dead.count()) === 1);
   await page.getByLabel("Text in the loaded dead letters").fill("");
 
+  const { id } = (await api("GET", "queues/orders/dead-letters")).messages[0];
   await dead.first().locator(".message-head").click();
   await button(dead.first(), "Edit and resend").click();
   await dialog(page).getByLabel("Body").fill('{"total": 7}');
@@ -98,7 +99,7 @@ async function createPublishWatchFailInspectEditAndResend({ page, api }) {
   await button(dialog(page), "Resend").click();
   await page.getByText("The corrected message is sent").waitFor();
   const { messages } = await api("GET", "queues/orders/messages");
-  assert.deepEqual([messages[0].body, messages[0].properties.region], ['{"total": 7}', "us"]);
+  assert.deepEqual([messages[0].body, messages[0].properties.region, messages[0].id], ['{"total": 7}', "us", id]);
 
   // The other two: one selected, then all.
   await until("two are left", async () => (await dead.count()) === 2);

@@ -35,7 +35,9 @@ export async function seed(api) {
   await api("POST", "queues/invoices/messages/batch", { messages: [1, 2, 3].map((n) => ({ body: { invoice: n } })) });
   await api("POST", "queues/invoices/pause");
   await api("PUT", "topics/sales", {});
-  await api("PUT", "topics/sales/subscriptions/large", { rules: [{ name: "large", filter: { sql: "total > 100" } }] });
+  await api("PUT", "topics/sales/subscriptions/audit", {});
+  await api("PUT", "topics/sales/subscriptions/europe", { rules: [{ name: "eu", filter: { pattern: "eu.#" } }] });
+  await api("PUT", "topics/sales/subscriptions/large", { rules: [{ name: "large", filter: { sql: "total > 100" }, action: "SET vip = TRUE" }] });
 }
 
 /** Keeps messages flowing until the returned function is called. */
