@@ -7,6 +7,7 @@
 mod cargo;
 mod compare;
 mod conformance;
+mod dashboard;
 mod mutate;
 mod postgres;
 mod rabbitmq;
@@ -23,8 +24,8 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   check           for daily work: tidy, fmt, native libraries, typos, deny, clippy, tests
-  test            what CI runs: check, postgres, rabbitmq, conformance, then short runs of sim, fuzz,
-                  attack, crash and full
+  test            what CI runs: check, postgres, rabbitmq, dashboard, conformance, then short runs of sim,
+                  fuzz, attack, crash and full
   tidy            dependency directions, leftovers, file sizes, dead files, commands in README
   sim [args]      simulation on a faulty disk: --seed S, --from S --seeds N, --random N, --crashes N
   attack [args]   hostile clients against the built binary on loopback: --seconds N [attack]
@@ -41,6 +42,8 @@ usage: cargo xtask <command>
                     orders                the example `orders` on every broker that a worker supports
   postgres        exactly-once effects, the outbox and the broker `postgres://`, on a local PostgreSQL
   rabbitmq        the broker `amqp://`, on a local RabbitMQ
+  dashboard       the modules of the dashboard in Node, and its screens in headless Chromium
+  screenshots     makes the pictures of the dashboard in docs/pictures
   bench NAME      benchmarks of protocols and workers, on a server in its own process: amqp, sqs, servicebus,
                   worker;
                   `cargo xtask bench NAME --help` lists the options
@@ -92,6 +95,8 @@ fn run(args: &[String]) -> Result<bool> {
         ("tidy", []) => vec![tidy_step()],
         ("postgres", []) => vec![postgres::step()],
         ("rabbitmq", []) => vec![rabbitmq::step()],
+        ("dashboard", []) => std::iter::once(release_build()).chain(dashboard::steps()).collect(),
+        ("screenshots", []) => vec![release_build(), dashboard::screenshots()],
         ("sim" | "attack" | "crash" | "full" | "fuzz", _) => return run_sim_command(command, rest),
         ("bench", _) => return compare::bench_and_print(rest),
         ("compare", [system]) => return compare::run(system, false),
@@ -113,7 +118,7 @@ fn run(args: &[String]) -> Result<bool> {
                 .is_none_or(|one| !["cluster", "orders", "rabbitmq-real"].contains(&one.as_str()));
             built.then(release_build).into_iter().chain(clients).collect()
         }
-        ("check" | "test" | "tidy" | "postgres" | "rabbitmq", _) => {
+        ("check" | "test" | "tidy" | "postgres" | "rabbitmq" | "dashboard" | "screenshots", _) => {
             bail!("`{command}` takes no arguments\n\n{USAGE}")
         }
         (unknown, _) => bail!("unknown command `{unknown}`\n\n{USAGE}"),
@@ -158,6 +163,7 @@ fn test() -> Vec<Step> {
     steps.push(postgres::step());
     steps.push(rabbitmq::step());
     steps.push(release_build());
+    steps.extend(dashboard::steps());
     steps.extend(conformance::steps(None, Depth::Quick));
     steps.push(Step::sim("sim", "sim", SIM_SHORT));
     steps.push(Step::sim("fuzz", "fuzz", FUZZ_SHORT));

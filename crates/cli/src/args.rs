@@ -11,9 +11,9 @@ use crate::context::{ContextCommand, ServerAddress};
 use crate::failure::Failure;
 use crate::output::{Format, Output};
 use crate::{
-    audit, backup, bench, bridge, completions, config, dlq, health, import, key, peek, queue,
-    receive, request, restore, rule, saga, send, serve, session, settle, subscription, tail, token,
-    topic, topology, user, verify, version, work,
+    audit, backup, bench, bridge, completions, config, dlq, health, import, key, overview, peek,
+    queue, receive, request, restore, rule, saga, send, serve, session, settle, subscription, tail,
+    token, topic, topology, user, verify, version, work,
 };
 
 /// A durable message broker: queues with FIFO sessions, dead letters, delays and schedules
@@ -103,6 +103,7 @@ pub(crate) enum Command {
     Key(key::Key),
     Token(token::Token),
     Audit(audit::Audit),
+    Overview(overview::ShowOverview),
     Context(ContextCommand),
     Config(config::Config),
     Verify(verify::Verify),
@@ -140,6 +141,7 @@ impl Command {
             Self::Key(command) => command.run(),
             Self::Token(command) => command.run(),
             Self::Audit(command) => command.run(),
+            Self::Overview(command) => command.run(),
             Self::Context(command) => command.run(),
             Self::Config(command) => command.run(),
             Self::Verify(command) => command.run(),

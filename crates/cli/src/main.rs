@@ -22,6 +22,7 @@ mod import;
 mod key;
 mod message;
 mod output;
+mod overview;
 mod pages;
 mod peek;
 mod queue;

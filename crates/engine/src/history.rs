@@ -1,6 +1,6 @@
 //! One hour of samples of every queue, one every ten seconds, for front ends. It is in memory only: a restart loses it.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use malote_model::{QueueName, Timestamp};
@@ -123,6 +123,31 @@ impl History {
         Some((before, *samples.back()?))
     }
 
+    /// Sums of the samples of these queues, oldest first. The age is that of the oldest message of all.
+    pub fn sum(&self, wanted: impl Fn(&QueueName) -> bool) -> Vec<QueueSample> {
+        let mut sums: BTreeMap<Timestamp, QueueSample> = BTreeMap::new();
+        let all = self.all.lock();
+        let series = all.series.iter().filter(|(name, _)| wanted(name));
+        for sample in series.flat_map(|(_, series)| &series.samples) {
+            // All queues are sampled at the same time.
+            let sum = sums.entry(sample.at).or_default();
+            sum.at = sample.at;
+            sum.ready += sample.ready;
+            sum.locked += sample.locked;
+            sum.delayed += sample.delayed;
+            sum.scheduled += sample.scheduled;
+            sum.deferred += sample.deferred;
+            sum.dead_lettered += sample.dead_lettered;
+            sum.oldest_age_ms = sum.oldest_age_ms.max(sample.oldest_age_ms);
+            sum.in_per_s += sample.in_per_s;
+            sum.out_per_s += sample.out_per_s;
+            sum.sent += sample.sent;
+            sum.delivered += sample.delivered;
+            sum.completed += sample.completed;
+        }
+        sums.into_values().collect()
+    }
+
     /// The samples of a queue, oldest first.
     pub fn of(&self, queue: &QueueName) -> Vec<QueueSample> {
         let all = self.all.lock();
@@ -214,6 +239,25 @@ mod tests {
     async fn sample(history: &History, engine: &Engine) {
         let now = engine.now();
         history.sample(now, &engine.list().await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn samples_of_several_queues_are_added() {
+        let dir = tempfile::tempdir().unwrap();
+        let (engine, _running) = Engine::open(Settings::at(dir.path())).unwrap();
+        let history = History::default();
+        history.begin(&engine).await.unwrap();
+        let queues = ["a", "b", "c"].map(|name| QueueName::new(name).unwrap());
+        for queue in &queues {
+            engine.declare(queue.clone(), QueueSpec::default()).await.unwrap();
+            send(&engine, queue, 2).await;
+        }
+        sample(&history, &engine).await;
+        let sums = history.sum(|queue| queue.as_str() != "c");
+        assert_eq!(sums.len(), 1);
+        assert_eq!((sums[0].sent, sums[0].ready), (4, 4));
+        assert!(sums[0].oldest_age_ms.is_some());
+        assert_eq!(history.sum(|_| false), []);
     }
 
     #[tokio::test]

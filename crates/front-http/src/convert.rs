@@ -4,7 +4,7 @@ use malote_engine::{
     AcceptedSession, Binding, DeadLetter, Delivery, DiskFacts, MessageState, PeekedMessage,
     QueueFacts, Sent, SessionFacts, Stored, TopicFacts, Totals, Unreadable,
 };
-use malote_model::{Address, Refusal, Timestamp};
+use malote_model::{Address, Refusal, Status, Timestamp};
 use malote_wire_native::about::DiskUsage;
 use malote_wire_native::frame::Encoding;
 use malote_wire_native::message::{SentBatch, SentMessage};
@@ -14,32 +14,43 @@ use malote_wire_native::received::{DeadLetterInfo, DeathInfo, ReceivedMessage};
 use malote_wire_native::rule::NamedRule;
 use malote_wire_native::saga::{SagaDetails, SagaState, SagaSummary};
 use malote_wire_native::session::{HeldSession, SessionInfo};
+use malote_wire_native::settings::StatusWord;
 use malote_wire_native::settle::LeaseResult;
 use malote_wire_native::topic::{BoundRule, RuleCursor, RuleList, SubscriptionInfo};
 use malote_wire_native::topic::{TopicCounters, TopicInfo};
 
 use crate::problem::Problem;
 
+pub(crate) fn queue_counts(facts: &QueueFacts) -> QueueCounts {
+    QueueCounts {
+        ready: facts.ready,
+        locked: facts.locked,
+        delayed: facts.delayed,
+        scheduled: facts.scheduled,
+        deferred: facts.deferred,
+        dead_lettered: facts.dead_lettered,
+        bytes: facts.bytes,
+        oldest_at: facts.oldest_at.map(|at| at.0),
+        consumers: facts.consumers,
+        sessions: facts.sessions,
+        sessions_held: facts.sessions_held,
+        sessions_ready: facts.sessions_ready,
+    }
+}
+
+/// The word for a status, as in the settings of a queue.
+pub(crate) fn status_word(status: Status) -> String {
+    StatusWord::from(status).as_str().to_owned()
+}
+
 pub(crate) fn queue_info(facts: QueueFacts) -> QueueInfo {
+    let counts = queue_counts(&facts);
     QueueInfo {
         name: facts.name.as_str().to_owned(),
         created_at: facts.created_at.0,
         paused: facts.paused,
         spec: facts.spec.into(),
-        counts: QueueCounts {
-            ready: facts.ready,
-            locked: facts.locked,
-            delayed: facts.delayed,
-            scheduled: facts.scheduled,
-            deferred: facts.deferred,
-            dead_lettered: facts.dead_lettered,
-            bytes: facts.bytes,
-            oldest_at: facts.oldest_at.map(|at| at.0),
-            consumers: facts.consumers,
-            sessions: facts.sessions,
-            sessions_held: facts.sessions_held,
-            sessions_ready: facts.sessions_ready,
-        },
+        counts,
         totals: totals(facts.totals),
     }
 }

@@ -17,6 +17,8 @@
 //! | partition, scale, version, problems, OpenAPI | `ops/about.rs`, `openapi.rs` |
 //! | a backup of everything | `ops/backup.rs` |
 //! | the audit log: records and queries | `audit.rs`, `ops/audit.rs` |
+//! | all queues at a glance, once or as events | `overview/`, `ops/overview.rs` |
+//! | the dashboard: files of the folder `dashboard` | `dashboard.rs` |
 //! | `/livez` `/readyz` `/health/…` | `health.rs` |
 //! | `/metrics…`, one hour of history | `metrics/`, `ops/history.rs` |
 //! | the native connection: send, attach, settle … | `native/` |
@@ -31,6 +33,7 @@
 mod access;
 mod audit;
 mod convert;
+mod dashboard;
 mod extract;
 pub mod health;
 mod limits;
@@ -38,6 +41,7 @@ pub mod metrics;
 pub mod native;
 pub mod openapi;
 mod ops;
+mod overview;
 pub mod problem;
 mod replies;
 pub mod requests;
@@ -48,6 +52,7 @@ use std::sync::Arc;
 use malote_engine::Engine;
 use malote_model::Access;
 use malote_wire_native::nearest;
+use malote_wire_native::overview::Endpoint;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -76,6 +81,11 @@ pub struct Api {
     pub metrics: Arc<metrics::RequestMetrics>,
     /// The last hour of every queue.
     pub history: Arc<malote_engine::History>,
+    /// The ports of the server, which it sets once they are open.
+    endpoints: Arc<std::sync::OnceLock<Vec<Endpoint>>>,
+    watch: Arc<overview::Watch>,
+    /// Limits concurrent streams of events.
+    streams: Arc<Semaphore>,
     bodies: Arc<Budget>,
     control_bodies: Arc<Budget>,
     /// Limits concurrent peeks, because each has a page of messages in memory.
@@ -107,6 +117,7 @@ impl Api {
         let peeks = Arc::new(Semaphore::new(limits.peeks_max));
         let scrapes = Arc::new(Semaphore::new(limits.metrics_pages_max));
         let staged = Arc::new(Semaphore::new(limits.staged_bytes_all_max));
+        let streams = Arc::new(Semaphore::new(limits.streams_max));
         Self {
             engine,
             access,
@@ -117,6 +128,9 @@ impl Api {
             create_on_send: true,
             metrics: Arc::default(),
             history: Arc::default(),
+            endpoints: Arc::default(),
+            watch: Arc::default(),
+            streams,
             bodies,
             control_bodies,
             peeks,
@@ -127,6 +141,11 @@ impl Api {
             replies: Arc::default(),
             tasks: TaskTracker::new(),
         }
+    }
+
+    /// Sets the ports that the dashboard shows. Later calls have no effect.
+    pub fn set_endpoints(&self, endpoints: Vec<Endpoint>) {
+        let _ = self.endpoints.set(endpoints);
     }
 
     /// Samples the history until shutdown, then waits until every native connection has ended.

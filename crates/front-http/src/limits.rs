@@ -66,6 +66,8 @@ pub struct Limits {
     pub metrics_objects_max: usize,
     /// Concurrent reads of such pages. Others are refused as busy.
     pub metrics_pages_max: usize,
+    /// Concurrent streams of events. Others are refused as busy.
+    pub streams_max: usize,
     /// Which web origins and host names are accepted.
     pub web: WebGuard,
 }
@@ -116,6 +118,7 @@ impl Default for Limits {
             connections_max: 20_000,
             metrics_objects_max: 5000,
             metrics_pages_max: 8,
+            streams_max: 256,
             web: WebGuard::default(),
         }
     }

@@ -16,11 +16,11 @@ use crate::audit::{Audited, outcome_of};
 use crate::extract::address_of;
 use crate::nearest::nearest;
 use crate::ops::{
-    about, audit, backup, dead_letters, history, peek, queues, receive, request, rules, sagas,
-    send, sessions, settle, subscriptions, topics, transactions,
+    about, audit, backup, dead_letters, history, overview, peek, queues, receive, request, rules,
+    sagas, send, sessions, settle, subscriptions, topics, transactions,
 };
 use crate::problem::{Code, Problem};
-use crate::{Api, health, metrics, native};
+use crate::{Api, dashboard, health, metrics, native};
 
 /// A method, a path and the name of the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,6 +109,10 @@ routes! {
     POST "/api/v1/queues/{queue}/dead-letters/{seq}/resend" resend [Resend] => dead_letters::resend;
     GET "/api/v1/queues/{queue}/partition" partition => about::partition;
     GET "/api/v1/queues/{queue}/history" history => history::history;
+    GET "/api/v1/overview" overview => overview::once;
+    GET "/api/v1/overview/events" overview_events => overview::events;
+    GET "/api/v1/history" history_of_all => history::of_all;
+    GET "/api/v1/dead-letters" group_dead_letters => dead_letters::groups;
     GET "/api/v1/scale/{queue}" scale => about::scale;
     GET "/api/v1/openapi.json" openapi => about::openapi;
     GET "/api/v1/version" version => about::version;
@@ -144,6 +148,7 @@ pub fn router(api: Api) -> Router {
     }
     router
         .layer(middleware::from_fn_with_state(api.clone(), around))
+        .merge(dashboard::router())
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .with_state(api)

@@ -41,6 +41,11 @@ async fn the_document_has_every_route_and_every_route_answers() {
                 .replace("{session}", "s")
                 .replace("{seq}", "1")
                 .replace("{code}", "x");
+            count += 1;
+            // A stream of events has no end: overview.rs reads it.
+            if path.ends_with("/events") {
+                continue;
+            }
             let answer = broker.call(&method.to_uppercase(), &path, None).await;
             let unknown = answer.bytes.starts_with(b"{") && {
                 let body = answer.json();
@@ -48,10 +53,9 @@ async fn the_document_has_every_route_and_every_route_answers() {
                     .contains(&body["code"].as_str().unwrap_or(""))
             };
             assert!(!unknown || path == "/problems/x", "{method} {path}");
-            count += 1;
         }
     }
-    assert_eq!(count, 72);
+    assert_eq!(count, 76);
     // Every referenced schema exists.
     let text = document.to_string();
     for part in text.split("#/components/schemas/").skip(1) {

@@ -18,6 +18,7 @@ pub(crate) fn banner(
     let mut lines = vec![format!("Malote {} is ready.", env!("CARGO_PKG_VERSION"))];
     if let Some(url) = http.map(url) {
         let also = format!("health {url}/readyz, metrics {url}/metrics");
+        lines.push(format!("  dashboard  {url}/"));
         lines.push(format!("  HTTP API   {url}/api/v1   ({also})"));
     }
     let open = store.is_open();

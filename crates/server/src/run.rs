@@ -14,6 +14,7 @@ use malote_front_http::{Api, Authenticate, Limits, Readiness};
 use malote_front_servicebus as servicebus;
 use malote_front_sqs::Sqs;
 use malote_model::{Access, Audit, AuditEntry, AuditProtocol, CallerKind, WebGuard};
+use malote_wire_native::overview::Endpoint;
 
 use crate::audit::AuditLog;
 use crate::authenticators::{AccessKeys, HttpAuthenticator, ServiceBusKeys};
@@ -234,6 +235,7 @@ pub async fn serve(
     let on_management = management_alone(&api, &management);
     let manage = Port::open("rabbitmq-management", listen, on_management, admission).await?;
     management.set_listeners(rabbitmq_listeners(&settings, [&amqp, &amqps, &manage]));
+    api.set_endpoints(endpoints(&settings, [&http, &queues, &amqp, &amqps, &admin, &manage]));
     let ports = [http, queues, amqp, amqps, admin, manage];
     if ports.iter().all(Option::is_none) {
         return Err(ServeError::NothingToServe);
@@ -474,6 +476,16 @@ fn rabbitmq_listeners(
         Some(rabbitmq::ListenerFacts { protocol, address })
     };
     ports.filter_map(listener).collect()
+}
+
+/// The open ports, for the dashboard.
+fn endpoints(settings: &Settings, ports: [&Option<Port>; 6]) -> Vec<Endpoint> {
+    let endpoint = |port: &Port| Endpoint {
+        protocol: port.front().to_owned(),
+        address: port.local_addr().to_string(),
+        tls: settings.tls.required || port.front() == "amqps",
+    };
+    ports.into_iter().flatten().map(endpoint).collect()
 }
 
 /// The AMQP port: AMQP 1.0, AMQP over WebSocket, and the administration API over HTTP.

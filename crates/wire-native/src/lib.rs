@@ -14,7 +14,7 @@
 //! | `body.rs`, `value.rs` | bodies, typed properties |
 //! | `receive.rs`, `settle.rs`, `session.rs`, `dead_letter.rs`, `transaction.rs` | operations on messages |
 //! | `frame.rs` | frames of the native connection |
-//! | `about.rs`, `audit.rs`, `problem.rs`, `saga.rs` | server facts, audit records, errors, sagas |
+//! | `about.rs`, `overview.rs`, `audit.rs`, `problem.rs`, `saga.rs` | server facts, all queues at a glance, audit records, errors, sagas |
 //! | `exposition.rs`, `text.rs`, `nearest.rs`, `fields.rs` | metrics pages; base64 and times; suggestions; field names |
 
 #[macro_use]
@@ -29,6 +29,7 @@ pub mod fields;
 pub mod frame;
 pub mod message;
 pub mod nearest;
+pub mod overview;
 pub mod problem;
 pub mod queue;
 pub mod receive;

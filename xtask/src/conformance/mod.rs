@@ -109,7 +109,7 @@ fn run(command: &mut Command) -> Result<()> {
 }
 
 /// Runs checks whose last line is `N passed, N failed`.
-fn run_checks(command: &mut Command) -> Result<Outcome> {
+pub(crate) fn run_checks(command: &mut Command) -> Result<Outcome> {
     let output = command
         .current_dir(cargo::root())
         .stderr(std::process::Stdio::inherit())

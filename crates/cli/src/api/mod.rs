@@ -7,6 +7,7 @@ mod credentials;
 mod definitions;
 mod endpoint;
 mod error;
+mod overview;
 mod path;
 mod sagas;
 mod tls;

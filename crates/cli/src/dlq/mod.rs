@@ -1,5 +1,6 @@
 //! `malote dlq …`: dead letters.
 
+mod groups;
 mod inspect;
 mod redrive;
 mod resend;
@@ -11,6 +12,7 @@ noun! {
     Dlq {
         #[command(visible_alias = "list")]
         Ls(inspect::Ls),
+        Groups(groups::Groups),
         #[command(visible_alias = "get")]
         Show(inspect::Show),
         Redrive(redrive::Redrive),

@@ -45,6 +45,11 @@ impl RequestMetrics {
         OpenConnection { metrics: self.clone(), protocol }
     }
 
+    /// Open connections by protocol.
+    pub(crate) fn open_connections(&self) -> BTreeMap<&'static str, u64> {
+        self.connections.lock().clone()
+    }
+
     /// Adds the counters to a page.
     pub(super) fn write(&self, page: &mut Page) {
         let requests = self.requests.lock().clone();

@@ -6,6 +6,7 @@ use malote_wire_native::about::{
 use malote_wire_native::audit::AuditLines;
 use malote_wire_native::dead_letter::{RedriveRequest, RedriveResult, ResendRequest};
 use malote_wire_native::message::{MessageBatch, SentBatch, SentMessage};
+use malote_wire_native::overview::{DeadLetterGroups, Overview};
 use malote_wire_native::problem::ProblemKind;
 use malote_wire_native::queue::{KeyPartition, QueueInfo, QueueList, QueueScale, RemovedCount};
 use malote_wire_native::receive::{
@@ -19,7 +20,9 @@ use malote_wire_native::session::{
 use malote_wire_native::settings::QueueSettings;
 use malote_wire_native::settle::{LeaseResults, RenewRequest, SettleRequest};
 
-use super::parameters::{messages_page, metadata, metadata_headers, names_page, sessions_page};
+use super::parameters::{
+    messages_page, metadata, metadata_headers, names_page, overview_page, sessions_page,
+};
 use super::{Body, Operation};
 use crate::ops::metadata::CREATE;
 use crate::ops::sessions::TOKEN_HEADER;
@@ -98,6 +101,12 @@ fn message_operation(name: &str) -> Option<Operation> {
         "list_dead_letters" => {
             dead_letters("Look at dead letters").query(messages_page()).ok::<PeekedMessages>()
         }
+        "group_dead_letters" => dead_letters("Dead letters of all queues, by queue, reason and text")
+            .query(vec![
+                ("queue", "string", "Only dead letters of this queue"),
+                ("max", "integer", "Read at most this number, 1 to 1024 (default 1024)"),
+            ])
+            .ok::<DeadLetterGroups>(),
         "purge_dead_letters" => dead_letters("Remove all dead letters").ok::<RemovedCount>(),
         "redrive" => dead_letters("Move dead letters back to the queue they came from, or to another")
             .takes::<RedriveRequest>()
@@ -163,6 +172,18 @@ fn server_operation(name: &str) -> Option<Operation> {
     Some(match name {
         "history" => {
             observe("One hour of a queue, one point every ten seconds").ok::<QueueHistory>()
+        }
+        "overview" => observe("The state of the broker: sums, what needs attention, and a page of queues")
+            .query(overview_page())
+            .ok::<Overview>(),
+        "overview_events" => observe(
+            "The overview as server-sent events: one `overview` whenever it changed, at most once a second; `ended` \
+             with a problem if the caller may no longer read it",
+        )
+        .query(overview_page())
+        .answers(200, "The events", Body::Text("text/event-stream")),
+        "history_of_all" => {
+            observe("One hour of all queues together, one point every ten seconds").ok::<QueueHistory>()
         }
         "scale" => observe("The load of a queue, for scalers").ok::<QueueScale>(),
         "openapi" => about("This document").answers(200, "Done", Body::AnyJson),

@@ -14,6 +14,26 @@ pub(super) fn names_page() -> Vec<Parameter> {
     ]
 }
 
+/// A sorted page of queues.
+pub(super) fn overview_page() -> Vec<Parameter> {
+    vec![
+        ("queue", "string", "Only this queue"),
+        (
+            "search",
+            "string",
+            "Only names that match this pattern: `*` stands for any text; without `*`, names that contain the text",
+        ),
+        (
+            "sort",
+            "string",
+            "name, ready, locked, later, deferred, dead_lettered, sessions, consumers, in, out or oldest",
+        ),
+        ("descending", "boolean", "Largest values first"),
+        ("offset", "integer", "Number of queues to skip"),
+        ("max", "integer", "Maximum number of queues, 0 to 500 (default 100)"),
+    ]
+}
+
 /// Messages from a sequence number on.
 pub(super) fn messages_page() -> Vec<Parameter> {
     vec![

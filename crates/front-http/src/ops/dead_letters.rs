@@ -1,4 +1,6 @@
-//! Dead letters: list, purge, redrive, resend.
+//! Dead letters: group, list, purge, redrive, resend.
+
+mod groups;
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -8,20 +10,80 @@ use malote_engine::{DeadLetterSelection, Peek};
 use malote_model::{Action, QueueName, Refusal, Seq, limits};
 use malote_wire_native::dead_letter::{RedriveRequest, RedriveResult, ResendRequest};
 use malote_wire_native::message::SentMessage;
+use malote_wire_native::overview::{DeadLetterGroups, DeadLetterGroupsQuery};
 use malote_wire_native::queue::RemovedCount;
 use malote_wire_native::receive::PeekQuery;
 
+use self::groups::Groups;
 use super::send::prepare;
 use crate::audit::NoChange;
 use crate::extract::{Caller, Json, JsonMessages, Query, Queue, Sequence};
+use crate::limits::PAGE_MAX;
 use crate::problem::{Code, Problem};
-use crate::requests::{check_list, check_range};
+use crate::requests::{check_list, check_range, page_length};
 use crate::{Api, convert};
 
+/// Dead letters of one read, for groups: their bodies are in memory.
+const GROUP_STEP: usize = 64;
 /// Messages of one redrive by default.
 const REDRIVE_DEFAULT: u64 = 1000;
 /// Messages of one redrive at most.
 const REDRIVE_MAX: u64 = 1_000_000;
+
+/// Dead letters of all queues, grouped by queue, reason and text.
+pub async fn groups(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Query(query): Query<DeadLetterGroupsQuery>,
+) -> Result<Answer<DeadLetterGroups>, Problem> {
+    api.allow_lists(&caller)?;
+    let only = query.queue.as_deref().map(QueueName::new).transpose()?;
+    let max = page_length(Some(query.max.unwrap_or(PAGE_MAX as u64)))?;
+    let snapshot = match &only {
+        Some(queue) => {
+            api.allow(&caller, Action::Receive, queue)?;
+            vec![(queue.clone(), api.engine.describe(queue.clone()).await?.dead_lettered)]
+        }
+        None => {
+            let snapshot = api.watch.snapshot(&api.engine, &api.history).await?;
+            let seen = snapshot.queues.iter().filter(|queue| queue.counts.dead_lettered > 0);
+            let seen = seen.filter(|queue| api.allow_view(&caller, &queue.name).is_ok());
+            seen.map(|queue| (queue.name.clone(), queue.counts.dead_lettered)).collect()
+        }
+    };
+    let may_read = |queue: &QueueName| api.allow(&caller, Action::Receive, queue).is_ok();
+    let (readable, hidden): (Vec<_>, Vec<_>) = snapshot
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .partition(|(queue, _)| may_read(queue));
+    let mut answer = DeadLetterGroups {
+        total: readable.iter().map(|(_, count)| count).sum(),
+        hidden_queues: hidden.len() as u64,
+        ..DeadLetterGroups::default()
+    };
+    let mut groups = Groups::default();
+    let _place = super::peek::place(&api).await?;
+    for (place, (queue, _)) in readable.iter().enumerate() {
+        // Every queue gets its share of the page, so that one with many dead letters does not hide the others.
+        let share = (max - groups.read) / (readable.len() - place);
+        if share == 0 {
+            continue;
+        }
+        let mut from = Some(Seq(0));
+        let until = groups.read + share;
+        while let Some(at) = from.filter(|_| groups.read < until) {
+            let dead = queue.dead_letters();
+            let max = (until - groups.read).min(GROUP_STEP);
+            let peek = Peek { queue: dead, from: at, max, session: None, state: None };
+            let (messages, next, _) = super::peek::read(&api, peek).await?;
+            from = next.filter(|_| !messages.is_empty());
+            messages.iter().for_each(|message| groups.add(queue, message));
+        }
+    }
+    answer.read = groups.read as u64;
+    answer.groups = groups.finish();
+    Ok(Answer(answer))
+}
 
 /// Lists dead letters in order, with reason, text and counts.
 pub async fn list(

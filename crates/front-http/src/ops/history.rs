@@ -1,4 +1,4 @@
-//! `GET /queues/{queue}/history`: one hour of a queue, one point every ten seconds.
+//! One hour of a queue, or of all queues together: one point every ten seconds.
 
 use axum::Json as Answer;
 use axum::extract::State;
@@ -7,7 +7,7 @@ use malote_wire_native::about::{HistoryPoint, QueueHistory};
 
 use crate::Api;
 use crate::extract::{Caller, Queue};
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 
 pub async fn history(
     State(api): State<Api>,
@@ -20,6 +20,22 @@ pub async fn history(
         // A new queue has no sample yet; a missing queue is an error.
         api.engine.describe(queue).await?;
     }
+    Ok(Answer(QueueHistory {
+        step_ms: SAMPLE_EVERY.as_millis() as u64,
+        points: samples.into_iter().map(point).collect(),
+    }))
+}
+
+/// Sums over the queues that the caller may see.
+pub async fn of_all(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+) -> Result<Answer<QueueHistory>, Problem> {
+    api.allow_lists(&caller)?;
+    // Thousands of queues with hundreds of samples each: not on a thread that serves requests.
+    let sum = move || api.history.sum(|queue| api.allow_view(&caller, queue).is_ok());
+    let failed = |_| Problem::new(Code::Internal, "the history cannot be added up");
+    let samples = tokio::task::spawn_blocking(sum).await.map_err(failed)?;
     Ok(Answer(QueueHistory {
         step_ms: SAMPLE_EVERY.as_millis() as u64,
         points: samples.into_iter().map(point).collect(),

@@ -6,6 +6,7 @@ pub mod backup;
 pub mod dead_letters;
 pub mod history;
 pub mod metadata;
+pub mod overview;
 pub mod peek;
 pub mod queues;
 pub mod receive;

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use malote_engine::{Peek, PeekedMessage};
 use malote_model::{Action, QueueName, Seq, SessionId};
 use malote_wire_native::receive::{PeekQuery, PeekedMessages};
+use tokio::sync::SemaphorePermit;
 
 use crate::extract::{Caller, Query, Queue};
 use crate::limits::PAGE_MAX;
@@ -43,14 +44,33 @@ pub(super) async fn look(
     let max = page_length(query.max)?;
     let session = query.session.as_deref().map(SessionId::new).transpose()?;
     let state = query.state.map(convert::message_state);
-    let mut from = Some(Seq(query.from.unwrap_or_default()));
+    let from = Seq(query.from.unwrap_or_default());
+    let _place = place(api).await?;
+    let (seen, next, bytes) = read(api, Peek { queue, from, max, session, state }).await?;
+    let messages = seen.into_iter().map(convert::peeked_message).collect();
+    let page = PeekedMessages { messages, next: next.map(|seq| seq.0) };
+    // Encoded before the next peek starts: `peeks_max` bounds the pages in memory, and the budget of answers bounds
+    // the encoded ones.
+    encode(&page, bytes)
+}
+
+/// Waits until another page may be in memory.
+pub(super) async fn place(api: &Api) -> Result<SemaphorePermit<'_>, Problem> {
+    match tokio::time::timeout(api.limits.publish_wait, api.peeks.acquire()).await {
+        Ok(Ok(place)) => Ok(place),
+        _ => Err(Problem::new(Code::Busy, "too many peeks at once")),
+    }
+}
+
+/// Reads a page of about [`PAGE_BYTES`]. Returns it with the start of the next page and the bytes of all bodies.
+pub(super) async fn read(
+    api: &Api,
+    asked: Peek,
+) -> Result<(Vec<PeekedMessage>, Option<Seq>, usize), Problem> {
+    let Peek { queue, from, max, session, state } = asked;
+    let mut from = Some(from);
     let mut seen: Vec<PeekedMessage> = Vec::new();
     let mut bytes = 0;
-    let room = tokio::time::timeout(api.limits.publish_wait, api.peeks.acquire()).await;
-    let _place = match room {
-        Ok(Ok(place)) => place,
-        _ => return Err(Problem::new(Code::Busy, "too many peeks at once")),
-    };
     for _ in 0..STEPS_MAX {
         let Some(at) = from.filter(|_| seen.len() < max && bytes < PAGE_BYTES) else {
             break;
@@ -74,11 +94,7 @@ pub(super) async fn look(
         bytes += more.iter().map(size).sum::<usize>();
         seen.append(&mut more);
     }
-    let messages = seen.into_iter().map(convert::peeked_message).collect();
-    let page = PeekedMessages { messages, next: from.map(|seq| seq.0) };
-    // Encoded before the next peek starts: `peeks_max` bounds the pages in memory, and the budget of answers bounds
-    // the encoded ones.
-    encode(&page, bytes)
+    Ok((seen, from, bytes))
 }
 
 /// Encodes a page in a buffer that does not have to grow: bodies in base64, and the rest of each message.
