@@ -65,6 +65,7 @@ const CRASH_SHORT: &[(&str, &[&str])] = &[
     ("crash http", &["--protocol", "http", "--cycles", "20"]),
     ("crash native", &["--protocol", "native", "--cycles", "20"]),
     ("crash sqs", &["--protocol", "sqs", "--cycles", "20"]),
+    ("crash amqp", &["--protocol", "amqp", "--cycles", "20"]),
 ];
 
 /// One round on the smallest disk that is useful.
