@@ -111,9 +111,9 @@ async fn browsing_does_not_remove_messages() {
     let link = client.amqp.attach(channel, browser("b", "q")).unwrap();
     let answer = client.attached(link).await;
     assert_eq!(answer.snd_settle_mode, SenderSettleMode::Settled);
-    let source = answer.source.unwrap();
-    assert!(source.distribution_mode.is_some_and(|mode| mode == "copy"));
-    assert!(source.default_outcome.is_none(), "there is nothing to settle");
+    let granted = answer.source.unwrap();
+    assert!(granted.distribution_mode.is_some_and(|mode| mode == "copy"));
+    assert!(granted.default_outcome.is_none(), "there is nothing to settle");
     assert_eq!(bodies(&mut client, link, 1000).await, texts, "all of them, from the head");
     assert_eq!(counts(&world, &queue).await, (150, 0));
     // It continues after the messages it has seen.
@@ -158,9 +158,9 @@ async fn a_selector_is_applied_or_refused() {
     source(&mut subscriber).filter =
         Some(selector("color = 'blue' AND n BETWEEN 1 AND 2 AND JMSCorrelationID = 'c'"));
     let subscriber = client.amqp.attach(channel, subscriber).unwrap();
-    let source = client.attached(subscriber).await.source.unwrap();
-    assert!(source.filter.unwrap().get("jms-selector").is_some());
-    assert!(source.capabilities.contains("topic"));
+    let granted = client.attached(subscriber).await.source.unwrap();
+    assert!(granted.filter.unwrap().get("jms-selector").is_some());
+    assert!(granted.capabilities.contains("topic"));
 
     for at in ["q", "news"] {
         let sender = client.sender(channel, at, at);
@@ -221,15 +221,15 @@ async fn an_attach_reply_confirms_only_what_is_implemented() {
     let link = client.amqp.attach(channel, asked).unwrap();
     let answer = client.attached(link).await;
     assert!(answer.offered_capabilities.0.is_empty());
-    let source = answer.source.unwrap();
-    assert_eq!(source.address, Some(Value::String(Str::from("q"))));
-    assert_eq!((source.durable, source.timeout, source.dynamic), (0, 0, false));
-    assert_eq!(source.expiry_policy.as_str(), "link-detach");
-    assert_eq!(source.filter, None);
-    assert_eq!(source.dynamic_node_properties, None);
-    assert_eq!(source.default_outcome, Some(DeliveryState::Released));
-    assert_eq!(source.outcomes.0.len(), 4);
-    assert_eq!(source.capabilities.0, [Symbol::from_static("queue")]);
+    let granted = answer.source.unwrap();
+    assert_eq!(granted.address, Some(Value::String(Str::from("q"))));
+    assert_eq!((granted.durable, granted.timeout, granted.dynamic), (0, 0, false));
+    assert_eq!(granted.expiry_policy.as_str(), "link-detach");
+    assert_eq!(granted.filter, None);
+    assert_eq!(granted.dynamic_node_properties, None);
+    assert_eq!(granted.default_outcome, Some(DeliveryState::Released));
+    assert_eq!(granted.outcomes.0.len(), 4);
+    assert_eq!(granted.capabilities.0, [Symbol::from_static("queue")]);
 
     let mut no_local = jms("no-local", "q");
     let descriptor = Value::Symbol(Symbol::from_static("apache.org:no-local-filter:list"));
@@ -248,10 +248,10 @@ async fn an_attach_reply_confirms_only_what_is_implemented() {
         ..Attach::default()
     };
     let link = client.amqp.attach(channel, attach).unwrap();
-    let Some(AnyTarget::Coordinator(coordinator)) = client.attached(link).await.target else {
+    let Some(AnyTarget::Coordinator(granted)) = client.attached(link).await.target else {
         panic!()
     };
-    assert_eq!(coordinator.capabilities.0, [Symbol::from_static("amqp:local-transactions")]);
+    assert_eq!(granted.capabilities.0, [Symbol::from_static("amqp:local-transactions")]);
 }
 
 fn value(of: &impl Composite) -> Bytes {
@@ -447,10 +447,10 @@ async fn a_temporary_queue_lasts_as_long_as_its_link() {
     };
     let mut topic = creator.clone();
     let creator = client.amqp.attach(channel, creator).unwrap();
-    let Some(AnyTarget::Target(target)) = client.attached(creator).await.target else { panic!() };
-    assert!(target.dynamic && target.dynamic_node_properties.is_some());
-    assert!(target.capabilities.contains("temporary-queue"));
-    let address = target.address.unwrap().as_str().unwrap().to_owned();
+    let Some(AnyTarget::Target(granted)) = client.attached(creator).await.target else { panic!() };
+    assert!(granted.dynamic && granted.dynamic_node_properties.is_some());
+    assert!(granted.capabilities.contains("temporary-queue"));
+    let address = granted.address.unwrap().as_str().unwrap().to_owned();
     // Proton and rhea: the receiver itself.
     let source = Source { dynamic: true, ..Source::default() };
     let receiver = Attach {
@@ -460,8 +460,8 @@ async fn a_temporary_queue_lasts_as_long_as_its_link() {
         ..Attach::default()
     };
     let receiver = client.amqp.attach(channel, receiver).unwrap();
-    let source = client.attached(receiver).await.source.unwrap();
-    let other = source.address.unwrap().as_str().unwrap().to_owned();
+    let granted = client.attached(receiver).await.source.unwrap();
+    let other = granted.address.unwrap().as_str().unwrap().to_owned();
     assert_ne!(address, other);
 
     // Others may send to it; only this connection receives.
