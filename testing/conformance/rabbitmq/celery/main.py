@@ -11,7 +11,7 @@ from kombu import Connection
 
 import harness
 from harness import PATIENCE, Worker, check, eventually, kill_broker, recorded, same, working
-from tasks import LATER, add, announce, app, described, flaky, hopeless, nap, note, suicidal, unwanted
+from tasks import LATER, add, announce, app, described, flaky, hopeless, nap, note, dying, unwanted
 
 TASKS = 5_000
 NOTES = 400
@@ -95,8 +95,8 @@ def tasks_with_a_time_do_not_block_others():
 @check
 def a_task_whose_process_dies_runs_again():
     with working(Worker("mortal", "-c", "1")):
-        same(suicidal.delay().get(timeout=PATIENCE), "survived")
-        same(recorded("suicidal"), [["False"], ["True"]])
+        same(dying.delay().get(timeout=PATIENCE), "survived")
+        same(recorded("dying"), [["False"], ["True"]])
 
 
 @check

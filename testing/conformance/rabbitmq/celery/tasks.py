@@ -84,9 +84,9 @@ def hopeless():
 
 
 @app.task(bind=True)
-def suicidal(self):
+def dying(self):
     """Ends its own process the first time."""
-    record("suicidal", self.request.delivery_info["redelivered"])
+    record("dying", self.request.delivery_info["redelivered"])
     if not self.request.delivery_info["redelivered"]:
         os.kill(os.getpid(), signal.SIGKILL)
     return "survived"
