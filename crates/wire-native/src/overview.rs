@@ -45,7 +45,7 @@ pub enum SortWord {
 }
 
 impl SortWord {
-    /// All columns.
+    /// In the order of the table.
     pub const ALL: &'static [Self] = &[
         Self::Name,
         Self::Ready,
@@ -79,7 +79,7 @@ pub struct Overview {
     pub endpoints: Vec<Endpoint>,
     /// Open connections by protocol
     pub connections: BTreeMap<String, u64>,
-    /// The disk
+    /// Bytes used and free, and whether sends are accepted
     pub disk: DiskUsage,
     /// Number of queues
     pub queues: u64,
@@ -114,13 +114,13 @@ pub struct Endpoint {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Rates"))]
 #[serde(default)]
 pub struct QueueRates {
-    /// Messages sent
+    /// Messages sent to the queue or queues per second
     pub sent: f64,
-    /// Messages delivered
+    /// Messages delivered to consumers per second
     pub delivered: f64,
-    /// Messages completed
+    /// Messages completed by consumers per second
     pub completed: f64,
-    /// Messages dead-lettered
+    /// Messages dead-lettered per second
     pub dead_lettered: f64,
 }
 
@@ -138,7 +138,7 @@ pub struct OverviewRow {
     pub status: Option<String>,
     /// Whether the queue has sessions
     pub with_sessions: bool,
-    /// Current contents
+    /// Messages by state, sessions and consumers
     pub counts: QueueCounts,
     /// Messages per second
     pub rates: QueueRates,
@@ -150,7 +150,7 @@ pub struct OverviewRow {
 pub struct AttentionItem {
     /// What it is
     pub kind: AttentionKind,
-    /// The queue
+    /// The queue that is concerned; absent if it is the whole broker
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
     /// Number of messages, or of damaged parts of the journal

@@ -25,7 +25,7 @@ const STALE_AFTER: Duration = Duration::from_secs(5);
 const PAGES_PER_STEP: usize = 8;
 /// Rates are averages over this time.
 const RATES_OVER_MS: u64 = 5_000;
-/// Older totals are useless for rates: nobody read for a while.
+/// Older totals, from before a pause without readers, are useless for rates.
 const PAST_MS_MAX: u64 = 15_000;
 /// Totals of earlier passes that are kept, over all passes; the previous pass is always kept.
 const PAST_QUEUES_MAX: usize = 20_000;
@@ -88,7 +88,7 @@ impl Watch {
             return Ok(latest.clone());
         }
         if pass.stepped_at.is_some_and(|at| at.elapsed() > STALE_AFTER) {
-            // Nobody read for a while: counts from then are worse than waiting for a whole pass.
+            // After a pause without readers, old counts are worse than waiting for a whole pass.
             pass.latest = None;
             pass.partial.clear();
         }

@@ -143,7 +143,7 @@ check("handlers acknowledge, reject and bury poison by its deaths", () =>
       const pill = await get(opened, pills);
       same([JSON.parse(pill.content).data, pill.properties.headers], [{ id: "poison" }, { "original-routing-key": queue }]);
       same([done, seen], [["a", "b", "c"], [0, 1, 2, 3]]);
-      // An event without a handler is rejected, and here comes back for ever; it is purged below.
+      // An event without a handler is rejected, and here comes back again and again; it is purged below.
       await within(tell(proxy, "unknown", {}));
       await pause(200);
     });
