@@ -11,6 +11,7 @@ use malote_model::{QueueName, Refusal};
 
 use super::leases::NONE;
 use super::queue::Queue;
+use super::topic::Topic;
 use super::tracked::{CarriedAttributes, MessageStatus, TrackedMessage};
 use super::{Core, FRAME_ROOM, Stalled, Timer, Turn, WaitFor};
 use crate::command::{Command, ConnectionId, Reply};
@@ -35,6 +36,8 @@ pub(super) enum BackgroundWork {
     Purge(Box<PurgeProgress>),
     /// Free the memory of a deleted queue.
     DeletedQueue(Box<DeletedQueue>),
+    /// Free the memory of a deleted topic.
+    DeletedTopic(Box<Topic>),
     /// Run a command whose queue must be prepared first.
     Command(QueueId, u64, Box<Command>),
 }
@@ -138,6 +141,13 @@ impl Core {
         }
     }
 
+    /// Frees the rules of a deleted topic: at once in a replay or if there are few, otherwise in slices.
+    pub(super) fn free_topic(&mut self, topic: Box<Topic>) {
+        if self.live.is_some() && topic.router.len() > SLICE_MAX {
+            self.add_background_work(BackgroundWork::DeletedTopic(topic));
+        }
+    }
+
     /// Frees a part of a deleted queue. Returns true when it is done.
     fn free_slice(&mut self, deleted: &mut DeletedQueue, left: &mut usize) -> bool {
         while *left > 0 {
@@ -231,6 +241,15 @@ impl Turn<'_> {
             BackgroundWork::DeletedQueue(mut deleted) => {
                 let done = self.core.free_slice(&mut deleted, &mut self.left);
                 (!done).then_some(BackgroundWork::DeletedQueue(deleted))
+            }
+            BackgroundWork::DeletedTopic(mut topic) => {
+                let mut more = true;
+                while more && self.left > 0 {
+                    self.left -= 1;
+                    self.core.count_processed(1);
+                    more = topic.router.pop();
+                }
+                more.then_some(BackgroundWork::DeletedTopic(topic))
             }
             BackgroundWork::Purge(mut progress) => match self.purge_some(&mut progress) {
                 Ok(false) => Some(BackgroundWork::Purge(progress)),

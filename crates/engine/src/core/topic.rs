@@ -89,6 +89,7 @@ impl Core {
             }
         }
         self.drop_queue(id);
+        self.free_topic(topic);
     }
 
     pub(super) fn bound(&mut self, topic: QueueId, queue: QueueId, rule: &Rule) {

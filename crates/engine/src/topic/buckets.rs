@@ -28,8 +28,21 @@ impl<T: Copy + Ord> Buckets<T> {
     }
 
     pub(super) fn remove(&mut self, target: T, name: &str) {
-        self.rules.remove(&(target, name.into()));
-        self.rebuild();
+        if self.rules.remove(&(target, name.into())).is_some() {
+            self.rebuild();
+        }
+    }
+
+    /// Removes all rules of a target at once, because each change makes all buckets again.
+    pub(super) fn remove_target(&mut self, target: T) {
+        let mut rest = self.rules.split_off(&(target, "".into()));
+        let before = rest.len();
+        rest.retain(|(of, _), _| *of != target);
+        let changed = rest.len() < before;
+        self.rules.append(&mut rest);
+        if changed {
+            self.rebuild();
+        }
     }
 
     fn rebuild(&mut self) {
@@ -97,7 +110,12 @@ mod tests {
             let now = buckets.of(&(n as u32).to_le_bytes());
             assert!(now == before || now == Some(5));
         }
-        (1..=5_u8).for_each(|n| buckets.remove(n, "r"));
+        buckets.insert(3, "s", 2, 6);
+        buckets.remove_target(3);
+        let left = counts(&buckets).into_keys().collect::<Vec<_>>();
+        assert_eq!(left, [1, 2, 4, 5]);
+        buckets.remove_target(3);
+        [1, 2, 4, 5_u8].into_iter().for_each(|n| buckets.remove(n, "r"));
         assert!(buckets.is_empty() && buckets.of(b"x").is_none());
     }
 }

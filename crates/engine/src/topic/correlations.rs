@@ -155,7 +155,7 @@ impl Correlations {
             let Some(hash) = fields.hash(self.hash_seed, &texts, property) else { continue };
             let is_it = |slot: &CorrelationSlot| slot.hash == hash && slot.wanted.matches(facts);
             if let Some(slot) = table.find(hash, is_it) {
-                slot.ids.as_slice().iter().copied().for_each(&mut hit);
+                slot.ids.for_each(&mut hit);
             }
         }
     }

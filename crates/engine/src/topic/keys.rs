@@ -47,10 +47,17 @@ impl KeyIndex {
         }
     }
 
-    /// The rules for this key.
-    pub(super) fn of(&self, key: &str) -> &[RuleId] {
+    /// Calls `hit` for every rule with this key.
+    pub(super) fn of(&self, key: &str, hit: impl FnMut(RuleId)) {
         let hash = self.hash(key);
         let found = self.table.find(hash, |slot| slot.hash == hash && *slot.key == *key);
-        found.map_or(&[], |slot| slot.ids.as_slice())
+        if let Some(slot) = found {
+            slot.ids.for_each(hit);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.table.is_empty()
     }
 }

@@ -108,7 +108,7 @@ impl Patterns {
             }
         }
         for at in now {
-            self.nodes[at as usize].ids.as_slice().iter().copied().for_each(&mut hit);
+            self.nodes[at as usize].ids.for_each(&mut hit);
         }
     }
 

@@ -108,10 +108,23 @@ impl<T: Copy + Ord> TopicRouter<T> {
     pub fn remove_target(&mut self, target: T) -> usize {
         let names = self.targets.remove(&target).unwrap_or_default();
         let count = names.len();
+        self.buckets.remove_target(target);
         for id in names.into_values() {
             self.take(id);
         }
         count
+    }
+
+    /// Removes any rule, to free the memory of a router in slices. False if there is none.
+    pub fn pop(&mut self) -> bool {
+        let Some((target, name)) =
+            self.targets.iter().next().and_then(|(target, names)| {
+                names.keys().next().map(|name| (*target, name.clone()))
+            })
+        else {
+            return false;
+        };
+        self.remove(target, &name).is_some()
     }
 
     fn take(&mut self, id: RuleId) -> Option<Rule> {
@@ -159,17 +172,17 @@ impl<T: Copy + Ord> TopicRouter<T> {
                 out.push(RouteMatch { target: *target, rule });
             }
         };
-        self.always.as_slice().iter().copied().for_each(&mut hit);
+        self.always.for_each(&mut hit);
         for key in facts.keys() {
-            self.keys.of(key).iter().copied().for_each(&mut hit);
+            self.keys.of(key, &mut hit);
             self.patterns.of(key, &mut hit);
         }
         self.correlations.of(facts, &mut hit);
-        for &id in self.asked.as_slice() {
+        self.asked.for_each(|id| {
             if self.entry(id).is_some_and(|entry| entry.rule.filter.matches(facts)) {
                 hit(id);
             }
-        }
+        });
         out.sort_unstable_by(|a, b| Self::order(a).cmp(&Self::order(b)));
         out.dedup_by(|a, b| Self::order(a) == Self::order(b));
     }
@@ -192,7 +205,7 @@ impl<T: Copy + Ord> TopicRouter<T> {
             && self.always.is_empty()
             && self.asked.is_empty()
             && self.buckets.is_empty()
-            && self.keys.of("").is_empty()
+            && self.keys.is_empty()
             && self.patterns.nodes_in_use() == 1
             && self.correlations.is_empty()
     }

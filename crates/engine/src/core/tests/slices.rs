@@ -241,3 +241,20 @@ fn a_message_that_overflows_every_queue_of_a_cycle_ends() {
     }
     assert!(world.said.contains("dead 1 "), "{}", world.said);
 }
+
+#[test]
+fn deleting_a_topic_with_many_rules_is_sliced() {
+    let mut world = World::new(SEGMENT_BYTES_MAX);
+    world.step("queue q");
+    world.step("topic t");
+    for n in 0..SESSIONS {
+        world.step(&format!("bind t q name=r{n}"));
+    }
+    let (turns, said) = carried_out(&mut world, "untopic t");
+    assert!(turns > 2, "{turns}");
+    assert_eq!(said, "");
+    // The name can be used again while the rules of the first topic are freed.
+    world.step("topic t");
+    carried_out(&mut world, "send topic:t x");
+    assert!(facts(&mut world).starts_with("ready 0 "));
+}
