@@ -159,7 +159,10 @@ async fn every_route_with_the_manage_permission_records_a_refusal() {
     recorder.may_not_manage.store(true, Ordering::SeqCst);
     recorder.list.take();
     let mut refused = HashSet::new();
-    for (method, path, name) in routes(&broker.document) {
+    // An answer that does not end; it needs no such permission.
+    let routes = routes(&broker.document);
+    let routes = routes.into_iter().filter(|(.., name)| name != "overview_events");
+    for (method, path, name) in routes {
         let body = match name.as_str() {
             "resend" => json!({"message": {"body": "private"}}),
             "settle" | "renew" => json!({"leases": []}),

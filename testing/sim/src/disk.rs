@@ -148,6 +148,15 @@ impl SimDisk {
         }
     }
 
+    /// Cuts a file to this length, in the page cache and on disk.
+    pub fn cut(&self, name: &str, len: usize) {
+        let mut state = self.state();
+        let Some(&index) = state.names.get(name) else { return };
+        let content = &mut state.contents[index];
+        content.cached.truncate(len);
+        content.stored.truncate(len);
+    }
+
     /// A hash of everything that a running system could read.
     pub fn state_hash(&self) -> u64 {
         let state = self.state();

@@ -41,6 +41,8 @@ pub const FOUND: &[u64] = &[
     200717,
     // The engine stopped while it located a message that compaction had moved; the next message was delivered.
     1001792,
+    // A segment ended before its frames did: its verification read nothing, again and again.
+    7000743,
 ];
 
 /// First seed of a random range. Nothing else in the simulation is random.

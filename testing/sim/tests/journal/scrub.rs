@@ -46,6 +46,29 @@ fn flip(disk: &SimDisk, rng: &mut Rng) -> String {
     file.name.clone()
 }
 
+/// The largest number of steps of a round here; a round reads every segment in one step each, and ends.
+const STEPS_MAX: usize = 1_000;
+
+#[test]
+fn a_round_ends_although_a_segment_was_cut() {
+    let cut_short = std::cell::Cell::new(0);
+    for_seeds(60, |seed| {
+        let mut rng = Rng::new(seed);
+        let mut world = settled_world(&mut rng);
+        let sealed: Vec<String> = frames(&world).into_keys().collect();
+        let Some(file) = sealed.first() else { return };
+        // Right after the header, between two frames, or inside one.
+        world.disk.cut(file, [4096, 4096 + rng.below(2000) as usize][rng.below(2) as usize]);
+        let found = (0..STEPS_MAX).find_map(|_| {
+            let done = world.journal.scrubber.step().unwrap();
+            cut_short.set(cut_short.get() + u64::from(done.damage.is_some()));
+            done.round.then_some(())
+        });
+        assert!(found.is_some(), "the round does not end: {file} was cut");
+    });
+    assert!(std::env::var("MALOTE_SEED").is_ok() || cut_short.get() > 5, "{}", cut_short.get());
+}
+
 #[test]
 fn every_flipped_bit_of_a_sealed_frame_is_found_once() {
     let met = std::cell::Cell::new((0, 0));
