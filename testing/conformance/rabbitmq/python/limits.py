@@ -57,6 +57,8 @@ def a_time_of_zero_needs_a_waiting_consumer():
     with channel(confirms=True) as opened:
         q = queue(opened, {"x-message-ttl": 0})
         publish(opened, q, "lost")
+        # Malote needs up to a millisecond.
+        eventually(lambda: is_empty(opened, q))
         got = []
         opened.basic_consume(q, lambda *message: got.append(message[3]), auto_ack=True)
         publish(opened, q, "found")
