@@ -58,7 +58,7 @@ def a_time_of_zero_needs_a_waiting_consumer():
         q = queue(opened, {"x-message-ttl": 0})
         publish(opened, q, "lost")
         # Malote needs up to a millisecond.
-        eventually(lambda: is_empty(opened, q))
+        eventually(lambda: depth(opened, q) == 0)
         got = []
         opened.basic_consume(q, lambda *message: got.append(message[3]), auto_ack=True)
         publish(opened, q, "found")
