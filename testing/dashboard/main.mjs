@@ -41,7 +41,7 @@ async function anEmptyBrokerShowsHowToBegin({ page, api, url }) {
   ]) {
     await button(page, protocol).click();
     if (language) await button(page, language).click();
-    assert.match(await page.locator(".code pre").textContent(), new RegExp(text.replace(/[./]/g, "\\$&")));
+    await page.locator(".code pre").filter({ hasText: text }).waitFor();
   }
   await api("POST", "queues/hello/messages/batch", { messages: [] }).catch(() => {});
   await api("PUT", "queues/hello", {});
@@ -87,6 +87,7 @@ async function createPublishWatchFailInspectEditAndResend({ page, api }) {
   await page.getByLabel("Text in the loaded dead letters").fill("payment 1");
   await until("the filter", async () => (await dead.count()) === 1);
   await page.getByLabel("Text in the loaded dead letters").fill("");
+  await until("all are shown", async () => (await dead.count()) === 3);
 
   const { id } = (await api("GET", "queues/orders/dead-letters")).messages[0];
   await dead.first().locator(".message-head").click();

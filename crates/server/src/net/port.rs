@@ -168,6 +168,9 @@ impl Port {
                     () = permit.evicted.cancelled() => {}
                 }
             });
+            // The new connection reads its request before others are accepted: otherwise a burst of connections could evict
+            // one whose request has already arrived.
+            tokio::task::yield_now().await;
         }
     }
 }
