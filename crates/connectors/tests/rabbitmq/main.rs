@@ -22,8 +22,8 @@ use malote_connectors::Broker;
 use malote_connectors::rabbitmq::RabbitMq;
 use malote_model::{Message, QueueSpec};
 
-/// The URL of another broker without its virtual host. It has the virtual hosts `0` to `47`, like the one that is
-/// started otherwise.
+/// The URL of a running broker, without a virtual host. The broker must have the virtual hosts `0` to `47`. Without this
+/// variable, the tests start a broker.
 const BROKER: &str = "MALOTE_TEST_RABBITMQ";
 
 /// One virtual host for each test.

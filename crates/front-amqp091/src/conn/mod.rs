@@ -304,8 +304,7 @@ impl Conn {
         entry.by(&self.session.who).from(self.peer.address).on(object)
     }
 
-    /// Closes the connection if its virtual host is deleted, or being deleted: the deletion may be over before the
-    /// connection looks.
+    /// Closes the connection if its virtual host is being deleted or is already gone.
     pub fn recheck_vhost(&mut self) {
         let name = self.session.host.name();
         if self.front.is_deleting(name) || !self.front.vhosts.lock().contains(name) {

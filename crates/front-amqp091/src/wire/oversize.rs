@@ -19,8 +19,8 @@ const OMITTED_FIELD_BYTES: usize = 1 + OMITTED.len() + 1 + 4;
 /// The length of a table.
 const TABLE_LENGTH_BYTES: usize = 4;
 
-/// The properties as they fit into one frame of `frame_max` bytes. Without room for all headers, the largest are left
-/// out.
+/// The properties as they fit into one frame of `frame_max` bytes. If not all headers fit, the largest are
+/// omitted.
 pub fn fitting(properties: &Properties, frame_max: u32) -> Cow<'_, Properties> {
     let frame_max = frame_max.max(FRAME_BYTES_MIN) as usize;
     let room = frame_max - FRAME_OVERHEAD_BYTES - FIXED_BYTES;

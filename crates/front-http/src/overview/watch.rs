@@ -1,6 +1,6 @@
 //! Reads the queues of the engine for all readers of overviews together.
 //!
-//! Nothing runs while nobody reads. A reader that finds old counts reads the next pages of the list of queues. The work
+//! Without readers, nothing runs. A reader that finds old counts reads the next pages of the list of queues. The work
 //! on the core thread is bounded by [`PAGES_PER_STEP`] pages a second, not by the number of queues or readers: with
 //! more queues, a pass takes several seconds.
 

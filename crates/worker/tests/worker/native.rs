@@ -21,9 +21,10 @@ const Q: &str = "orders";
 /// A server on a free port. It stops when the guard is dropped.
 async fn server(engine: Engine) -> (SocketAddr, DropGuard) {
     let (ready, stop) = (Arc::new(Readiness::ready()), CancellationToken::new());
-    let (access, nobody) = (Arc::new(AllowAll), Arc::new(AllAnonymous));
+    let (access, authenticate) = (Arc::new(AllowAll), Arc::new(AllAnonymous));
     let limits = Limits::default();
-    let router = router(Api::new(engine, access, nobody, limits.clone(), ready, stop.clone()));
+    let router =
+        router(Api::new(engine, access, authenticate, limits.clone(), ready, stop.clone()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stopped = stop.clone();

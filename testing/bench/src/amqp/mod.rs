@@ -122,7 +122,7 @@ fn start(dir: &Path) -> anyhow::Result<Server> {
 }
 
 impl Bench {
-    /// New queues.
+    /// Declares this number of new queues and returns their names.
     async fn declare(&self, count: usize) -> anyhow::Result<Vec<String>> {
         let mut client = Client::connect(&self.address).await?;
         let mut names = Vec::new();
